@@ -1,4 +1,5 @@
-//! Large objects are the same in every region, whoever changes them: SQL, the protocol's fast path, triggers, pg_restore.
+//! Large objects are the same in every region, whoever changes them: SQL, the protocol's fast path, triggers,
+//! pg_restore.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
