@@ -54,6 +54,8 @@ onetrip_client_authentication(Port *port, int status)
 void
 _PG_init(void)
 {
+	/* whatever loads it: a dump names the provider */
+	ot_locking_table_init();
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 

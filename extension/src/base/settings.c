@@ -154,7 +154,7 @@ ot_settings_init(void)
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.max_trips",
 							"How many round trips to other regions a transaction may take.",
-							"COMMIT of a change takes one; DDL, a fresh read, a row lock with onetrip.concurrency = locking, and onetrip.ack = applied_everywhere take another one each; -1: any number.",
+							"COMMIT of a change takes one; DDL, a fresh read, a row lock at the leader, and onetrip.ack = applied_everywhere take another one each; -1: any number.",
 							&ot_max_trips, -1, -1, INT_MAX,
 							PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.max_prepared_transactions",

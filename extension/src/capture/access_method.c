@@ -6,8 +6,9 @@
  * The routine table is a copy of heap's, in which the callbacks that change or
  * lock a row are replaced.  Each of these has heap do the work first and then
  * records the change, so that a key's base is read while the row lock is held.
- * The on-disk format is heap's to the byte.  (In locking mode a row's lock is
- * asked from the leader before heap does anything: access_method_lock_first().)
+ * The on-disk format is heap's to the byte.  (If the transaction or the
+ * table says "locking", a row's lock is asked from the leader before heap does
+ * anything: access_method_lock_first().)
  *
  * Some code of heap insists that a relation's routine table is heap's own
  * (heap_getnext() does, in index builds and CLUSTER).  Around such code the
@@ -273,16 +274,15 @@ access_method_before_write(Relation rel, bool captured)
 }
 
 /*
- * Before a row is changed or locked: in locking mode its lock is asked from the
- * leader first.  heap finds out afterwards if somebody has changed the row, and
+ * Before a row is changed or locked: if the transaction or the table says so, its
+ * lock is asked from the leader first.  heap finds out afterwards if somebody has changed the row, and
  * says so as if it had waited for the row itself: READ COMMITTED goes on with the
  * newest version, REPEATABLE READ fails with 40001.
  */
 static inline bool
 access_method_lock_first(Relation rel, ItemPointer tid, OtKeyMode mode, LockWaitPolicy policy)
 {
-	return likely(ot_concurrency == OT_CONCURRENCY_OPTIMISTIC) ||
-		ot_capture_lock_first(rel, tid, mode, policy);
+	return likely(!ot_locks_rows_first(rel)) || ot_capture_lock_first(rel, tid, mode, policy);
 }
 
 static void

@@ -813,6 +813,13 @@ ot_capture_row_key(Relation rel, ItemPointer tid, OtKeyMode *mode, OtHash *hash)
 	return has_identity;
 }
 
+/* Does the transaction, or the table, want rows of it locked at the leader before they are changed? */
+bool
+ot_locks_rows_first(Relation rel)
+{
+	return ot_concurrency == OT_CONCURRENCY_LOCKING || ot_rel_info(rel)->locking;
+}
+
 /*
  * Gets the lock of the row at tid at the leader, before heap touches the row.
  * KEY SHARE is not asked for: foreign keys take it on every row that a new one

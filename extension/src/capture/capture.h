@@ -126,7 +126,11 @@ extern void ot_write_set_subxact_start(int nest_level);
 extern void ot_write_set_subxact_end(int nest_level, bool committed);
 extern void ot_write_set_reset(void);
 
+/* locking_table.c */
+extern void ot_locking_table_init(void);
+
 /* capture.c */
+extern bool ot_locks_rows_first(Relation rel);
 extern void ot_capture_init(void);
 extern void ot_capture_lock_first_with(OtRowLockCallback callback);
 extern OtHash ot_hash_table(const char *schema, const char *name);

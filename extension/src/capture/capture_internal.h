@@ -43,6 +43,9 @@ extern OtHash ot_whole_row_hash(OtRelInfo *info, TupleDesc desc, const Datum *va
 								const bool *nulls);
 extern void ot_whole_row_note_cost(OtRelInfo *info, Relation rel);
 
+/* locking_table.c */
+extern bool ot_has_locking_label(Relation rel);
+
 /* capture.c */
 extern bool ot_capture_lock_first(Relation rel, ItemPointer tid, OtKeyMode mode, LockWaitPolicy policy);
 extern void ot_capture_insert(Relation rel, TupleTableSlot *slot);

@@ -43,7 +43,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "capture/capture.h"
+#include "capture/capture_internal.h"
 
 #include <float.h>
 
@@ -658,6 +658,7 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 	info->runs_users_code = false;
 	info->incomparable = InvalidOid;
 	info->misrouted_by = rel_info_find_misrouting(rel);
+	info->locking = !ot_is_apply_worker && ot_has_locking_label(rel);
 	index_oids = RelationGetIndexList(rel);
 	info->indexes = palloc(sizeof(OtIndex) * Max(list_length(index_oids), 1));
 	info->nwhole_indexes = 0;

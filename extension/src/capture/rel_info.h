@@ -72,6 +72,7 @@ typedef struct OtRelInfo
 	bool		valid;
 	MemoryContext context;
 	OtHash		table;
+	bool		locking;		/* its rows are locked at the leader first (locking_table.c) */
 	int			identity;		/* which one of indexes is it; -1: the whole row */
 	Oid			search_index;	/* to find whole rows by, or InvalidOid */
 	int			search_columns; /* how many of its key columns help */

@@ -1,8 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * lock_ahead.c
- *	  onetrip.concurrency = locking: asks for the locks of all rows that a
- *	  statement is going to change or lock, at once, before it begins.
+ *	  Where rows are locked at the leader first (onetrip.concurrency = locking,
+ *	  or a table with that label): asks for the locks of all rows that a statement
+ *	  is going to change or lock, at once, before it begins.
  *
  * The table access method is handed rows one by one, and to wait for each one's
  * lock would cost a round trip each.  So the statement's scan is run once before
@@ -27,9 +28,9 @@
  */
 #include "commit/commit_internal.h"
 
-#include "access/sysattr.h"
-#include "access/table.h"
 #include "access/parallel.h"
+#include "access/relation.h"
+#include "access/sysattr.h"
 #include "catalog/pg_type.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
@@ -124,34 +125,32 @@ lock_ahead_is_cursor(void)
 }
 
 /*
- * The scan that the rows of this statement come from, and the mode of their
- * locks; NULL: they come from something else.
+ * The one table of which this statement changes or locks rows, and the mode of
+ * their locks; 0: it does something else.
  */
-static Scan *
-lock_ahead_scan(PlannedStmt *stmt, OtKeyMode *mode)
+static Index
+lock_ahead_target(PlannedStmt *stmt, OtKeyMode *mode)
 {
 	Plan	   *plan = stmt->planTree;
-	List	   *conditions;
-	Index		target;
 
 	if (stmt->subplans != NIL || stmt->hasModifyingCTE)
-		return NULL;
+		return 0;
 	if (IsA(plan, ModifyTable))
 	{
 		ModifyTable *modify = (ModifyTable *) plan;
 
 		if ((modify->operation != CMD_UPDATE && modify->operation != CMD_DELETE) ||
 			list_length(modify->resultRelations) != 1)
-			return NULL;
-		target = linitial_int(modify->resultRelations);
+			return 0;
 		*mode = modify->operation == CMD_UPDATE ? OT_NO_KEY_UPDATE : OT_UPDATE;
+		return linitial_int(modify->resultRelations);
 	}
 	else if (IsA(plan, LockRows) && list_length(((LockRows *) plan)->rowMarks) == 1)
 	{
 		PlanRowMark *mark = linitial_node(PlanRowMark, ((LockRows *) plan)->rowMarks);
 
 		if (mark->waitPolicy != LockWaitBlock || mark->isParent || lock_ahead_is_cursor())
-			return NULL;
+			return 0;
 		switch (mark->markType)
 		{
 			case ROW_MARK_EXCLUSIVE:
@@ -164,13 +163,20 @@ lock_ahead_scan(PlannedStmt *stmt, OtKeyMode *mode)
 				*mode = OT_SHARE;
 				break;
 			default:
-				return NULL;
+				return 0;
 		}
-		target = mark->rti;
+		return mark->rti;
 	}
-	else
-		return NULL;
-	plan = outerPlan(plan);
+	return 0;
+}
+
+/* The scan that the rows of this statement come from; NULL: they come from something else. */
+static Scan *
+lock_ahead_scan(PlannedStmt *stmt, Index target)
+{
+	Plan	   *plan = outerPlan(stmt->planTree);
+	List	   *conditions;
+
 	while (plan != NULL && IsA(plan, Sort))
 		plan = outerPlan(plan);
 	if (plan == NULL || !lock_ahead_conditions(plan, &conditions) ||
@@ -185,7 +191,8 @@ static bool
 lock_ahead_is_for(Relation rel)
 {
 	return rel->rd_rel->relpersistence == RELPERSISTENCE_PERMANENT &&
-		ot_in_replicated_database() && ot_is_onetrip_table(rel);
+		rel->rd_rel->relkind == RELKIND_RELATION &&
+		ot_in_replicated_database() && ot_is_onetrip_table(rel) && ot_locks_rows_first(rel);
 }
 
 /* ---- the scan ---- */
@@ -218,16 +225,19 @@ lock_ahead_find(QueryDesc *query, Scan *scan, Found *found)
 }
 
 static void
-lock_ahead(QueryDesc *query, Scan *scan, OtKeyMode mode)
+lock_ahead(QueryDesc *query, Index target, OtKeyMode mode)
 {
-	RangeTblEntry *rte = rt_fetch(scan->scanrelid, query->plannedstmt->rtable);
-	Relation	rel = table_open(rte->relid, NoLock);
+	RangeTblEntry *rte = rt_fetch(target, query->plannedstmt->rtable);
+	Relation	rel = relation_open(rte->relid, NoLock);
+	Scan	   *scan = NULL;
 	MemoryContext context;
 	MemoryContext old;
 
-	if (!lock_ahead_is_for(rel))
+	if (lock_ahead_is_for(rel))
+		scan = lock_ahead_scan(query->plannedstmt, target);
+	if (scan == NULL)
 	{
-		table_close(rel, NoLock);
+		relation_close(rel, NoLock);
 		return;
 	}
 	context = AllocSetContextCreate(CurrentMemoryContext, "onetrip lock ahead", ALLOCSET_DEFAULT_SIZES);
@@ -266,22 +276,19 @@ lock_ahead(QueryDesc *query, Scan *scan, OtKeyMode mode)
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
-	table_close(rel, NoLock);
+	relation_close(rel, NoLock);
 }
 
 static void
 ot_lock_ahead_executor_start(QueryDesc *query, int eflags)
 {
-	if (unlikely(ot_concurrency == OT_CONCURRENCY_LOCKING) && !(eflags & EXEC_FLAG_EXPLAIN_ONLY) &&
+	OtKeyMode	mode;
+	Index		target = lock_ahead_target(query->plannedstmt, &mode);
+
+	if (target != 0 && !(eflags & EXEC_FLAG_EXPLAIN_ONLY) &&
 		ot_preloaded && IsUnderPostmaster && !ot_is_apply_worker && !IsParallelWorker() &&
 		!XactReadOnly && !ot_row_lock_goes_without())
-	{
-		OtKeyMode	mode;
-		Scan	   *scan = lock_ahead_scan(query->plannedstmt, &mode);
-
-		if (scan != NULL)
-			lock_ahead(query, scan, mode);
-	}
+		lock_ahead(query, target, mode);
 	if (prev_executor_start)
 		prev_executor_start(query, eflags);
 	else

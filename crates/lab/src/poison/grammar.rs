@@ -290,6 +290,8 @@ const DEFINITIONS: &[&str] = &[
     "drop publication pub{small}",
     "alter database onetrip set my.setting = '{int}'",
     "security label on table {table} is 'x'",
+    "security label for onetrip on table {table} is 'locking'",
+    "security label for onetrip on table {table} is null",
     "create access method am{small} type table handler heap_tableam_handler",
     "drop access method am{small} cascade",
     "create transform for int language plpgsql (from sql with function prsd_lextype(internal))",

@@ -35,6 +35,9 @@ async fn hot_rows_wait_in_line() {
         a_wait_ends_with_its_timeout_and_with_a_cancel,
         who_does_not_wait,
         a_savepoint_gives_back,
+        rows_of_a_labelled_table_wait_in_line,
+        a_circle_over_a_labelled_table_and_another_one,
+        a_label_goes_with_its_table,
         what_a_killed_session_had_is_free,
         what_a_region_had_that_hangs_is_free,
         the_leader_ends,
@@ -296,6 +299,115 @@ async fn a_savepoint_gives_back(lab: &Lab) {
     let error = c.refused("update hot set v = 2 where id = 15").await;
     assert_eq!(*error.code(), SqlState::LOCK_NOT_AVAILABLE);
     b.must("commit").await;
+}
+
+const OPTIMISTIC: &str = "set onetrip.concurrency = optimistic; set onetrip.statement_retries = 0";
+
+async fn optimistic(lab: &Lab, region: usize) -> Session {
+    let session = lab.session(region).await;
+    session.must(OPTIMISTIC).await;
+    session
+}
+
+/// Sessions of all regions, which know the table already, take the label into account as soon as their region has it.
+async fn rows_of_a_labelled_table_wait_in_line(lab: &Lab) {
+    const CLIENTS: usize = 9;
+    const ROUNDS: usize = 6;
+    let owner = lab.session(1).await;
+    owner
+        .must(
+            "create table ledger (id int primary key, v int not null);
+             create table cold (id int primary key, v int not null);
+             insert into ledger select g, 0 from generate_series(1, 9) g;
+             insert into cold select g, 0 from generate_series(1, 9) g",
+        )
+        .await;
+    lab.everywhere().await;
+    let mut sessions = Vec::new();
+    for client in 0..CLIENTS {
+        let session = optimistic(lab, client % 3).await;
+        session.must("begin; update ledger set v = v + 1; update cold set v = v + 1; rollback").await;
+        sessions.push(session);
+    }
+    owner.must("security label for onetrip on table ledger is 'locking'").await;
+    lab.everywhere().await;
+    let mut running = Vec::new();
+    for (client, session) in sessions.into_iter().enumerate() {
+        running.push(tokio::spawn(async move {
+            for round in 0..ROUNDS {
+                let (a, b) = [(1, 2), (2, 3), (1, 3)][(client + round) % 3];
+                let sql = format!(
+                    "begin; update ledger set v = v + 1 where id = {a}; update ledger set v = v - 1 where id = {b}; \
+                     update cold set v = v + 1 where id = {client} + 1; commit"
+                );
+                session.run(&sql).await.unwrap_or_else(|e| panic!("client {client}, round {round}: {}", told(&e)));
+            }
+        }));
+    }
+    for client in running {
+        client.await.unwrap();
+    }
+    lab.shows("select sum(v) from ledger", "0").await;
+    lab.shows("select string_agg(v::text, ',') from cold", &[ROUNDS.to_string().as_str(); CLIENTS].join(",")).await;
+    // Only rows of that table are asked for, all of a statement at once.
+    let b = optimistic(lab, 1).await;
+    let before = number(&b, ASKED).await.unwrap();
+    b.must("begin; update cold set v = 0; select 1 from cold for update; delete from cold where id = 9; rollback")
+        .await;
+    assert_eq!(number(&b, ASKED).await.unwrap(), before, "another table");
+    b.must("begin; update ledger set v = 0; delete from ledger where id = 9; rollback").await;
+    assert_eq!(number(&b, ASKED).await.unwrap(), before + 1, "the labelled one");
+}
+
+/// One waits for a row of a labelled table at the leader, and holds up the other by a row of a table that is not.
+async fn a_circle_over_a_labelled_table_and_another_one(lab: &Lab) {
+    let (first, second) = (optimistic(lab, 1).await, optimistic(lab, 1).await);
+    first.must("begin; update cold set v = 1 where id = 1").await;
+    second.must("begin; update ledger set v = 1 where id = 1").await;
+    let pid = second.pid().await.unwrap();
+    let blocked = format!("select count(*) from pg_stat_activity where pid = {pid} and wait_event_type = 'Lock'");
+    let looks = lab.session(1).await;
+    let then = async {
+        until("the second one waits", SOON, async || Ok(number(&looks, &blocked).await? == 1)).await.unwrap();
+        let error = first.refused("update ledger set v = 2 where id = 1").await;
+        first.must("rollback").await;
+        error
+    };
+    let both = async { tokio::join!(then, second.run("update cold set v = 2 where id = 1; commit")) };
+    let (error, done) = bounded("a deadlock", both).await;
+    assert_eq!(*error.code(), SqlState::T_R_DEADLOCK_DETECTED, "{}", error.message());
+    done.unwrap_or_else(|e| panic!("{}", told(&e)));
+    // In two regions the second one does not wait, and commits first.
+    let (first, second) = (optimistic(lab, 1).await, optimistic(lab, 2).await);
+    lab.everywhere().await;
+    first.must("begin; update cold set v = 3 where id = 2").await;
+    second.must("begin; update ledger set v = 3 where id = 2").await;
+    let pid = first.pid().await.unwrap();
+    let then = async {
+        waits_in_line(lab, 1, pid).await;
+        second.must("update cold set v = 4 where id = 2; commit").await;
+    };
+    let both = async { tokio::join!(first.refused("update ledger set v = 4 where id = 2"), then) };
+    let (error, ()) = bounded("an eviction", both).await;
+    assert_eq!(*error.code(), SqlState::T_R_SERIALIZATION_FAILURE, "{}", error.message());
+    first.must("rollback").await;
+    lab.shows("select (select v from cold where id = 2) || ' ' || (select v from ledger where id = 2)", "4 3").await;
+}
+
+/// It follows the table's new name in every region, is not there for one that gets the old name, and can be taken away.
+async fn a_label_goes_with_its_table(lab: &Lab) {
+    let (a, c) = (optimistic(lab, LEADER).await, optimistic(lab, 2).await);
+    a.must("alter table ledger rename to book; create table ledger (id int primary key, v int); insert into ledger values (1, 0)").await;
+    lab.everywhere().await;
+    let before = number(&c, ASKED).await.unwrap();
+    c.must("begin; update ledger set v = 1; rollback; begin; update book set v = v where id = 1; rollback").await;
+    assert_eq!(number(&c, ASKED).await.unwrap(), before + 1);
+    lab.shows("select string_agg(objname || ' ' || label, ', ') from pg_seclabels", "book locking").await;
+    a.must("security label for onetrip on table book is null").await;
+    lab.everywhere().await;
+    c.must("begin; update book set v = v where id = 1; rollback").await;
+    assert_eq!(number(&c, ASKED).await.unwrap(), before + 1);
+    a.must("drop table book, ledger, cold").await;
 }
 
 async fn what_a_killed_session_had_is_free(lab: &Lab) {
