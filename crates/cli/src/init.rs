@@ -336,6 +336,7 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
                 listen: "127.0.0.1".to_string(),
                 user: Some(args.user.clone()),
                 read_only: false,
+                read_only_without_majority: false,
             }),
             archive: None,
             memory: Default::default(),

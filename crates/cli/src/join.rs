@@ -127,6 +127,7 @@ fn config(args: &JoinArgs, reply: &JoinReply, place: &Place, data: &Path) -> Res
             listen: "127.0.0.1".to_string(),
             user: Some(args.user.clone()),
             read_only: role == MemberRole::Replica,
+            read_only_without_majority: false,
         }),
     };
     Ok(NodeConfig {

@@ -138,6 +138,9 @@ pub struct PostgresConfig {
     /// For a replica: its server takes no changes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
+    /// While there is no majority its server is read-only to new transactions, and drivers pass it by.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only_without_majority: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

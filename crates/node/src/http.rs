@@ -83,6 +83,11 @@ impl Http {
         told.as_ref().map(|(_, report)| report.clone())
     }
 
+    /// Whether this node knows a leader, without which there is no majority here; `None` if it does not answer.
+    pub(crate) async fn has_leader(&self) -> Option<bool> {
+        self.recent_report().await.map(|report| report.leader.is_some())
+    }
+
     /// The same with what PostgreSQL has counted.
     pub(crate) async fn gather(&self) -> Option<(CoreStatus, StatusReport)> {
         let ready = self.postgres.get().is_some_and(|watch| watch().state == ServerState::Ready);

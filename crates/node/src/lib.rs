@@ -45,6 +45,7 @@ pub mod join;
 mod links;
 mod memory;
 mod metrics;
+mod no_majority;
 pub mod node;
 pub mod postgres;
 mod rebuild;

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::http::{Http, PostgresWatch};
 use crate::inbox::{AdminReply, AdminRequest, Event, Inbox};
+use crate::no_majority;
 use crate::postgres::{self, Counts, Rebuild, RebuildFrom, Supervisor};
 use crate::rebuild::OtherMembers;
 use crate::space::Disks;
@@ -21,6 +22,7 @@ use crate::span;
 use crate::tls::HttpTls;
 use crate::transport::Transport;
 use nix::fcntl::{Flock, FlockArg};
+use std::convert::Infallible;
 use std::fs::File;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -41,6 +43,7 @@ pub struct Node {
     door: Arc<Door>,
     http_tls: Arc<HttpTls>,
     agent_limits: Arc<AgentLimits>,
+    http: Arc<Http>,
     postgres: Arc<PostgresWatch>,
     rebuild_orders: watch::Receiver<Option<RebuildFrom>>,
     core: JoinHandle<()>,
@@ -80,13 +83,22 @@ async fn run_started(
     if let Some(supervisor) = &supervisor {
         // Set once, here.
         let _ = node.postgres.set(Box::new(supervisor.watch()));
+        // The node before this one may have left it otherwise.
+        if let Err(e) = supervisor.look_read_only(false) {
+            tracing::warn!("PostgreSQL has the settings of an earlier node: {e}");
+        }
     }
     tokio::pin!(shutdown);
-    let result = loop {
-        tokio::select! {
-            () = &mut shutdown => break Ok(()),
-            result = node.failed() => break result,
-            Some(()) = reloads.recv() => node.reload(supervisor.as_ref()).await,
+    let result = {
+        let looks = look_read_only(&node, supervisor.as_ref());
+        tokio::pin!(looks);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break Ok(()),
+                result = node.failed() => break result,
+                Some(()) = reloads.recv() => node.reload(supervisor.as_ref()).await,
+                never = &mut looks => match never {},
+            }
         }
     };
     // PostgreSQL first: what its backends wait for can still be decided while they end.
@@ -98,6 +110,19 @@ async fn run_started(
         Err(e) => {
             tracing::error!("the node stops: {e}");
             Err(e)
+        }
+    }
+}
+
+/// Of the server of a replica, and of one that is not to, nothing is asked.
+fn look_read_only<'a>(node: &Node, supervisor: Option<&'a Supervisor>) -> impl Future<Output = Infallible> + use<'a> {
+    let postgres = node.config.postgres.as_ref();
+    let wanted = postgres.is_some_and(|p| p.read_only_without_majority && !p.read_only);
+    let http = node.http.clone();
+    async move {
+        match supervisor.filter(|_| wanted) {
+            Some(supervisor) => no_majority::watch(http, supervisor).await,
+            None => std::future::pending().await,
         }
     }
 }
@@ -155,6 +180,7 @@ impl Node {
             limits: agent_limits.clone(),
             http: pages.clone(),
         };
+        let http_pages = pages.clone();
         let admin =
             Admin { config: config.clone(), transport: transport.clone(), inbox: inbox.clone(), http: pages.clone() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -204,6 +230,7 @@ impl Node {
             door,
             http_tls,
             agent_limits,
+            http: http_pages,
             postgres,
             rebuild_orders,
             core,

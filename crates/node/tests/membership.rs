@@ -264,6 +264,7 @@ async fn a_joining_node_orders_a_copy_and_takes_one_that_is_ahead() -> Result<()
         listen: "127.0.0.1".into(),
         user: None,
         read_only: false,
+        read_only_without_majority: false,
     };
     let new = cluster.join(0, secret, |config| config.postgres = Some(postgres)).await?;
     wait_for("the learner to be connected", || async {

@@ -18,6 +18,7 @@
 #include "commands/prepare.h"
 #include "nodes/tidbitmap.h"
 #include "storage/proc.h"
+#include "utils/guc_tables.h"
 #if PG_VERSION_NUM >= 180000
 #include "commands/explain_format.h"
 #include "commands/explain_state.h"
@@ -437,6 +438,23 @@ ot_next_shared_lock(int partition, PROCLOCK *before)
 	return (PROCLOCK *) SHMQueueNext(locks, before == NULL ? locks : &before->procLink,
 									 offsetof(PROCLOCK, procLink));
 #endif
+}
+
+/* 16: a setting is found by its name. */
+static inline void
+ot_set_show_hook(const char *bool_setting, GucShowHook show)
+{
+#if PG_VERSION_NUM >= 160000
+	struct config_generic *found = find_option(bool_setting, false, false, ERROR);
+#else
+	struct config_generic *found = NULL;
+
+	for (int i = 0; i < GetNumConfigOptions() && found == NULL; i++)
+		if (strcmp(get_guc_variables()[i]->name, bool_setting) == 0)
+			found = get_guc_variables()[i];
+#endif
+	Assert(found != NULL && found->vartype == PGC_BOOL);
+	((struct config_bool *) found)->show_hook = show;
 }
 
 #endif							/* ONETRIP_COMPAT_H */

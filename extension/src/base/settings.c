@@ -14,6 +14,7 @@
 
 #include <limits.h>
 
+#include "access/xlog.h"
 #include "utils/guc.h"
 
 char	   *ot_database = NULL;
@@ -43,6 +44,16 @@ bool		ot_read_only = false;
 bool		ot_rehearse_statements = true;
 int			ot_rehearse_timeout_ms = 2000;
 int			ot_rehearse_lock_timeout_ms = 100;
+
+/*
+ * A read replica says to drivers that it is a standby (target_session_attrs), as
+ * they are told what this setting shows when they connect.
+ */
+static const char *
+settings_show_in_hot_standby(void)
+{
+	return ot_read_only || RecoveryInProgress() ? "on" : "off";
+}
 
 static const struct config_enum_entry read_values[] = {
 	{"local", OT_READ_LOCAL, false},
@@ -214,4 +225,6 @@ ot_settings_init(void)
 							PGC_SUSET, GUC_UNIT_KB, NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("onetrip");
+
+	ot_set_show_hook("in_hot_standby", settings_show_in_hot_standby);
 }

@@ -24,6 +24,7 @@ ALTER SYSTEM SET onetrip.read_only = on;
 SELECT pg_reload_conf();
 \! for i in $(seq 600); do [ "$(psql -XAtc "SHOW onetrip.read_only")" = on ] && break; sleep 0.05; done
 SHOW onetrip.read_only;
+SHOW in_hot_standby;
 SELECT proposals FROM onetrip.status \gset before_
 
 INSERT INTO t VALUES (3, 'no');

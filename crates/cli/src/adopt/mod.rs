@@ -454,6 +454,7 @@ fn config(args: &AdoptArgs, old: &Old, postgres_port: u16, listen_addresses: &st
             listen: listen_addresses.to_string(),
             user: Some(old.os_user.clone()),
             read_only: false,
+            read_only_without_majority: false,
         }),
         archive: None,
         memory: Default::default(),

@@ -223,6 +223,7 @@ fn config(args: &RestoreArgs, manifest: &Manifest, place: &Place, bin_dir: &Path
             listen: "127.0.0.1".to_string(),
             user: Some(args.user.clone()),
             read_only: false,
+            read_only_without_majority: false,
         }),
         archive: None,
         memory: Default::default(),

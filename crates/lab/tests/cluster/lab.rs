@@ -480,3 +480,22 @@ async fn psql_by(conninfo: &str, script: &str) -> String {
     assert!(output.status.success(), "psql: {stderr}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
+
+/// Which node psql connects to if it may take any of these, in this order, with these `target_session_attrs`.
+pub fn found_by_libpq(lab: &Lab, order: &[usize], attributes: &str) -> Option<usize> {
+    let port = |node: usize| {
+        let conninfo = lab.node(node).conninfo();
+        conninfo.split(' ').find_map(|pair| pair.strip_prefix("port=")).expect("a port").to_string()
+    };
+    let ports: Vec<String> = order.iter().map(|node| port(*node)).collect();
+    let psql = onetrip_client::postgres::bin_dir(None).expect("PostgreSQL's programs").join("psql");
+    let conninfo = format!(
+        "host=127.0.0.1{} port={} user=postgres dbname=onetrip target_session_attrs={attributes}",
+        ",127.0.0.1".repeat(order.len() - 1),
+        ports.join(",")
+    );
+    let said = std::process::Command::new(&psql).args(["-XAtc", "show port", &conninfo]).output().expect("psql");
+    let at = ports.iter().position(|port| *port == String::from_utf8_lossy(&said.stdout).trim());
+    assert_eq!(said.status.success(), at.is_some(), "{said:?}");
+    at.map(|at| order[at])
+}

@@ -113,21 +113,15 @@ async fn a_dead_node_is_replaced_and_a_witness_and_a_replica_join() {
 
 /// libpq passes a replica by if it is to find a server that can be written, and takes it if it is to find another.
 fn drivers_tell_a_replica_from_a_voter(lab: &Lab, replica: usize) {
-    let port = |node: usize| {
-        let conninfo = lab.node(node).conninfo();
-        conninfo.split(' ').find_map(|pair| pair.strip_prefix("port=")).expect("a port").to_string()
-    };
-    let psql = onetrip_client::postgres::bin_dir(None).expect("PostgreSQL's programs").join("psql");
-    for (attributes, order, found) in
-        [("read-write", [replica, 0], 0), ("read-only", [0, replica], replica), ("any", [replica, 0], replica)]
-    {
-        let conninfo = format!(
-            "host=127.0.0.1,127.0.0.1 port={},{} user=postgres dbname=onetrip target_session_attrs={attributes}",
-            port(order[0]),
-            port(order[1])
-        );
-        let said = std::process::Command::new(&psql).args(["-XAtc", "show port", &conninfo]).output().expect("psql");
-        assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), port(found), "{attributes}: {said:?}");
+    for (attributes, order, found) in [
+        ("read-write", [replica, 0], 0),
+        ("primary", [replica, 0], 0),
+        ("read-only", [0, replica], replica),
+        ("standby", [0, replica], replica),
+        ("prefer-standby", [0, replica], replica),
+        ("any", [replica, 0], replica),
+    ] {
+        assert_eq!(lab::found_by_libpq(lab, &order, attributes), Some(found), "{attributes}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::lab::{ask, number, start, text, until, Lab, Session, SOON};
+use crate::lab::{ask, found_by_libpq, number, start, text, until, Lab, Session, SOON};
 
 const COMMIT_TIMEOUT_MS: u64 = 1_500;
 
@@ -204,4 +204,85 @@ async fn cancelled_while_waiting(lab: &Lab, ids: &mut u32) {
     }
     writes_go_on(lab, ids).await;
     one_outcome(lab, &Open { txn: transaction_id(why.message()), row }).await;
+}
+
+/// Goal: with `read_only_without_majority`, drivers pass by a region that has no majority, and its open sessions get an
+/// error at once; all of that ends with the outage.  Method: regions 0 and 1 hang; region 2 and then its node alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_region_without_a_majority_looks_read_only_if_it_is_to() {
+    let lab = start("looks_read_only", "a region that has no majority looks read-only, if node.toml says so").await;
+    lab.session(0).await.must("create table t (id int primary key); create table mine (id int) using heap").await;
+    lab.everywhere().await;
+    let alone = lab.node(2);
+    let file = alone.folder().join("node.toml");
+    let as_it_was = std::fs::read_to_string(&file).expect("node.toml");
+    let asked = as_it_was.replace("[postgres]\n", "[postgres]\nread_only_without_majority = true\n");
+    alone.stop().await.unwrap_or_else(|e| panic!("{e:#}"));
+    std::fs::write(&file, asked).expect("write node.toml");
+    alone.restart().await.unwrap_or_else(|e| panic!("{e:#}"));
+
+    let (idle, busy) = (lab.session(2).await, lab.session(2).await);
+    idle.must("insert into t values (1)").await;
+    busy.must("begin; insert into t values (2)").await;
+    assert_eq!(found_by_libpq(&lab, &[2, 0], "read-write"), Some(2));
+    for other in [0, 1] {
+        lab.node(other).pause().expect("SIGSTOP");
+    }
+    looks_read_only(&lab, "on").await;
+    assert_eq!(found_by_libpq(&lab, &[2], "read-write"), None);
+    assert_eq!(found_by_libpq(&lab, &[2], "read-only"), Some(2));
+    let refused = idle.refused("insert into t values (3)").await;
+    assert_eq!(refused.code().code(), "25006", "{refused:?}");
+    assert_eq!(number(&idle, "select count(*) from t").await.unwrap(), 1);
+    idle.must("begin read write; insert into mine values (1); commit").await;
+    // What began before may still be written, and is decided when it can be.
+    busy.must("set onetrip.commit_timeout = '200ms'; insert into t values (4)").await;
+    let open = busy.refused("commit").await;
+    assert_eq!(open.code().code(), "08007", "{open:?}");
+
+    // The next node finds the server as this one has left it, and goes on.
+    alone.kill9().expect("SIGKILL");
+    alone.start().expect("start the node");
+    looks_read_only(&lab, "off").await;
+    looks_read_only(&lab, "on").await;
+    for other in [0, 1] {
+        lab.node(other).resume().expect("SIGCONT");
+    }
+    looks_read_only(&lab, "off").await;
+    idle.must("insert into t values (5)").await;
+    assert_eq!(found_by_libpq(&lab, &[2, 0], "read-write"), Some(2));
+    one_outcome_of(&lab, &transaction_id(open.message())).await;
+
+    // The server of a node that dies meanwhile does not stay so.
+    for other in [0, 1] {
+        lab.node(other).pause().expect("SIGSTOP");
+    }
+    looks_read_only(&lab, "on").await;
+    alone.kill9().expect("SIGKILL");
+    std::fs::write(&file, as_it_was).expect("write node.toml");
+    alone.start().expect("start the node");
+    looks_read_only(&lab, "off").await;
+    for other in [0, 1] {
+        lab.node(other).resume().expect("SIGCONT");
+    }
+    lab.wait_ready().await.unwrap_or_else(|e| panic!("{e:#}"));
+    lab.check_equal(1).await;
+}
+
+async fn looks_read_only(lab: &Lab, expected: &str) {
+    until(&format!("new sessions to show transaction_read_only = {expected}"), SOON, || async {
+        let session = lab.session(2).await;
+        Ok(text(&session, "show transaction_read_only").await? == expected)
+    })
+    .await
+    .unwrap_or_else(|e| panic!("{e:#}"));
+}
+
+async fn one_outcome_of(lab: &Lab, txn: &str) {
+    let ask = format!("select (onetrip.outcome('{txn}') <> 'unknown')::int");
+    for session in lab.sessions().await {
+        until("the outcome is known", SOON, || async { Ok(number(&session, &ask).await? == 1) })
+            .await
+            .unwrap_or_else(|e| panic!("{e:#}"));
+    }
 }

@@ -163,6 +163,7 @@ mod tests {
             sequence_slot: 1,
             sequence_stride: 8,
             read_only: false,
+            looks_read_only: Arc::default(),
             tls: false,
             level: Default::default(),
             trace_every: None,

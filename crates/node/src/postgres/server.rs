@@ -8,6 +8,8 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 use super::{file_error, PostgresError};
 use crate::config::{NodeConfig, CHECKPOINT_FILE};
@@ -35,6 +37,8 @@ pub struct Server {
     pub sequence_stride: u32,
     /// Set on a replica.
     pub read_only: bool,
+    /// While there is no majority.
+    pub looks_read_only: Arc<AtomicBool>,
     /// The server offers TLS to its clients, with the node's certificate.
     pub tls: bool,
     /// The format level with which the cluster began.
@@ -59,6 +63,7 @@ impl Server {
             sequence_slot: config.sequence_slot,
             sequence_stride: config.sequence_stride,
             read_only: postgres.read_only,
+            looks_read_only: Arc::default(),
             tls: config.tls,
             level: config.level,
             trace_every: config.traces.as_ref().map(|traces| traces.every()),
@@ -126,10 +131,18 @@ impl Server {
         Ok(())
     }
 
-    pub fn write_settings(&self, data: &Path) -> Result<(), PostgresError> {
+    /// Returns whether they are others than before.
+    pub fn write_settings(&self, data: &Path) -> Result<bool, PostgresError> {
         let path = data.join("onetrip.conf");
         let settings = self.settings(installed_version(&self.bin_dir)?, self.level_in_force());
-        fs::write(&path, settings).map_err(file_error("write", &path))
+        if fs::read_to_string(&path).is_ok_and(|present| present == settings) {
+            return Ok(false);
+        }
+        // Renamed into its place, since a running server may read it at any time.
+        let new = data.join("onetrip.conf.new");
+        fs::write(&new, settings).map_err(file_error("write", &new))?;
+        fs::rename(&new, &path).map_err(file_error("write", &path))?;
+        Ok(true)
     }
 
     /// As the node's checkpoint has it, which is not too high: the level never goes down.
@@ -171,7 +184,7 @@ impl Server {
             settings.push(("ssl_cert_file", file(tls::NODE_CERTIFICATE)));
             settings.push(("ssl_key_file", file(tls::NODE_KEY)));
         }
-        if self.read_only {
+        if self.read_only || self.looks_read_only.load(Ordering::Relaxed) {
             // Drivers that look for a server that can be written ask for this (`target_session_attrs`).
             settings.push(("default_transaction_read_only", "on".to_string()));
         }
@@ -390,6 +403,7 @@ mod tests {
             sequence_slot: 1,
             sequence_stride: 8,
             read_only: false,
+            looks_read_only: Arc::default(),
             tls: true,
             level: Level(0),
             trace_every: None,

@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::fs::OpenOptions;
 use std::net::TcpListener;
 use std::process::Stdio;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -76,6 +77,7 @@ pub struct PostgresState {
 
 pub struct Supervisor {
     state: Arc<Mutex<PostgresState>>,
+    server: Server,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
@@ -125,14 +127,14 @@ impl Supervisor {
         }
         server.check()?;
         let ordered = rebuild.as_ref().is_some_and(|r| r.orders.borrow().is_some());
-        let keeper = Keeper { server, state: Arc::clone(&state), rebuild, _lock: lock };
+        let keeper = Keeper { server: server.clone(), state: Arc::clone(&state), rebuild, _lock: lock };
         let running = match there && !ordered {
             true => Some(keeper.first_start().await?),
             false => keeper.adopt(),
         };
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(keeper.keep(running, stopped).in_current_span());
-        Ok(Self { state, stop, task })
+        Ok(Self { state, server, stop, task })
     }
 
     pub fn state(&self) -> PostgresState {
@@ -145,6 +147,26 @@ impl Supervisor {
         let pid = state.pid.filter(|_| matches!(state.state, ServerState::Starting | ServerState::Ready));
         let pid = pid.ok_or("PostgreSQL does not run")?;
         kill(Pid::from_raw(pid), Signal::SIGHUP).map_err(|e| e.to_string())
+    }
+
+    /// Has the server look read-only to new transactions, or no longer.  An error says why it does not know.
+    pub fn look_read_only(&self, read_only: bool) -> Result<(), String> {
+        let before = self.server.looks_read_only.swap(read_only, Ordering::Relaxed);
+        let tell = || match self.server.write_settings(&self.server.data()) {
+            Ok(true) => self.reload(),
+            Ok(false) => Ok(()),
+            Err(e) => Err(e.to_string()),
+        };
+        // A server that does not run is started with it.
+        let told = match self.state().state {
+            ServerState::Starting | ServerState::Ready => tell(),
+            _ => Ok(()),
+        };
+        told.inspect_err(|_| self.server.looks_read_only.store(before, Ordering::Relaxed))
+    }
+
+    pub fn looks_read_only(&self) -> bool {
+        self.server.looks_read_only.load(Ordering::Relaxed)
     }
 
     /// A function that reads the state and does not borrow the supervisor, for whoever reports the state.
