@@ -20,7 +20,8 @@
  * The other region may show entries that this server does not show yet.  If one
  * of them makes the write set fail, this transaction will find that out here,
  * as a conflict.  So before it believes a failure, it waits until this server
- * shows as much as the other did, and asks again.
+ * shows as much as the other did, and asks again.  If this server does not get
+ * there, the failure says nothing, and the transaction has to be repeated.
  *
  * rehearse_here.c tries the write set in the other region.
  *
@@ -121,6 +122,18 @@ rehearse_raise_failure(const OtRehearsed *answer)
 			 errcontext("in region \"%s\": %s", answer->region, answer->context) : 0));
 }
 
+static void
+rehearse_raise_behind(const OtRehearsed *answer)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not commit: region \"%s\" is behind region \"%s\", where a statement fails: %s",
+					ot_region, answer->region, answer->message),
+			 errdetail("It fails at log index " UINT64_FORMAT ", and region \"%s\" shows log index " UINT64_FORMAT " only.",
+					   answer->at.value, ot_region, ot_applied_index().value),
+			 errhint("Nothing was committed. Retry the transaction.")));
+}
+
 /*
  * Raises ERROR if another region says that the write set would fail there.
  * Interrupts are served: nothing has been proposed.
@@ -145,9 +158,10 @@ ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn)
 					 errdetail("%s.", answer.untried)));
 		if (!answer.failed)
 			return;
-		if (answer.at.value <= base.value || attempt == ATTEMPTS || 
-			!ot_position_wait_shown(answer.at, TimestampTzPlusMilliseconds(ot_now(), SHOWN_MS)))
+		if (answer.at.value <= base.value || attempt == ATTEMPTS)
 			rehearse_raise_failure(&answer);
+		if (!ot_position_wait_shown(answer.at, TimestampTzPlusMilliseconds(ot_now(), SHOWN_MS)))
+			rehearse_raise_behind(&answer);
 		ot_eviction_check();
 	}
 }

@@ -138,14 +138,43 @@ impl Session {
 
     /// Runs BEGIN, the statements one by one, and COMMIT.  `Err`: the server does not answer.
     pub async fn transaction(&mut self, statements: &[String], expected: Expected) -> Result<Done, Hangs> {
-        let mut done = Done { end: End::Committed, answers: Vec::new(), unexpected: None };
         self.transactions += 1;
         // About half of the transactions that write ask for their id, with which a client can ask for the outcome even
         // if the connection breaks at COMMIT.
         let writes = statements.iter().any(|s| !s.starts_with("select") && !s.starts_with("set "));
-        let id = (writes && self.transactions % 2 == 0).then(|| "select onetrip.current_transaction_id()".to_string());
-        let begin = "begin".to_string();
-        for (number, sql) in [&begin].into_iter().chain(statements).chain(&id).enumerate() {
+        let id = writes && self.transactions % 2 == 0;
+        let mut all: Vec<&str> = statements.iter().map(String::as_str).collect();
+        all.extend(id.then_some("select onetrip.current_transaction_id()"));
+        let mut done = self.begin(&all, expected).await?;
+        if done.end == End::Committed {
+            let id = if id { done.answers.pop().flatten() } else { None };
+            self.conclude("commit", id, expected, &mut done).await?;
+        }
+        Ok(done)
+    }
+
+    /// Runs BEGIN, the statements one by one, and PREPARE TRANSACTION.  `Committed` means prepared.
+    pub async fn prepare(&mut self, statements: &[String], gid: &str, expected: Expected) -> Result<Done, Hangs> {
+        let all: Vec<&str> = statements.iter().map(String::as_str).collect();
+        let mut done = self.begin(&all, expected).await?;
+        if done.end == End::Committed {
+            self.conclude(&format!("prepare transaction '{gid}'"), None, expected, &mut done).await?;
+        }
+        Ok(done)
+    }
+
+    /// Runs a statement that is a transaction by itself, which the server may run again if it loses.
+    pub async fn alone(&mut self, sql: &str, expected: Expected) -> Result<Done, Hangs> {
+        let mut done = Done { end: End::Committed, answers: Vec::new(), unexpected: None };
+        self.conclude(sql, None, expected, &mut done).await?;
+        Ok(done)
+    }
+
+    /// Runs BEGIN and the statements one by one.  The end is `Aborted` if one of them failed, and `Committed` so far
+    /// otherwise.
+    async fn begin(&mut self, statements: &[&str], expected: Expected) -> Result<Done, Hangs> {
+        let mut done = Done { end: End::Committed, answers: Vec::new(), unexpected: None };
+        for (number, sql) in ["begin"].iter().chain(statements).enumerate() {
             match self.ask(sql).await {
                 // The answer to BEGIN is not for the caller.
                 Ok(_) if number == 0 => {}
@@ -158,14 +187,24 @@ impl Session {
                     }
                     done.end = End::Aborted(state.unwrap_or_else(|| "closed".to_string()));
                     self.roll_back().await?;
-                    return Ok(done);
+                    break;
                 }
             }
         }
-        let id = id.and_then(|_| done.answers.pop()).flatten();
-        match self.ask("commit").await {
-            // This is a commit: the server would answer ROLLBACK only if a statement had failed, and that returned
-            // above.
+        Ok(done)
+    }
+
+    /// Runs COMMIT, or another statement `sql` with which the transaction is decided.  `id`: the transaction's, if the
+    /// client has asked for it.
+    async fn conclude(
+        &mut self,
+        sql: &str,
+        id: Option<String>,
+        expected: Expected,
+        done: &mut Done,
+    ) -> Result<(), Hangs> {
+        match self.ask(sql).await {
+            // It is done: the server would answer ROLLBACK only if a statement had failed, and then this is not called.
             Ok(_) => {}
             Err(Failed::Hangs(hangs)) => return Err(hangs),
             Err(Failed::Sql(error)) => {
@@ -178,19 +217,19 @@ impl Session {
                         false => End::Unknown(told_id.or(id)),
                     };
                     if !expected.under_faults {
-                        done.unexpected = Some(format!("COMMIT left it open without a fault: {}", told(&error)));
+                        done.unexpected = Some(format!("{sql} left it open without a fault: {}", told(&error)));
                     }
                 } else {
                     let state = state.unwrap_or_default();
                     if !expected.allows(&state) {
-                        done.unexpected = Some(format!("COMMIT ended with {}", told(&error)));
+                        done.unexpected = Some(format!("{sql} ended with {}", told(&error)));
                     }
                     done.end = End::Aborted(state);
                 }
                 self.roll_back().await?;
             }
         }
-        Ok(done)
+        Ok(())
     }
 
     async fn roll_back(&mut self) -> Result<(), Hangs> {

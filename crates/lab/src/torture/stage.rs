@@ -12,7 +12,9 @@ use super::evidence;
 use super::random::Random;
 use super::record::Record;
 use super::session::{End, Hangs, Session};
-use super::workload::{self, Client, Counters, Ddl, Family, Inserts, Isolation, Lists, Sequences, Transfers, Workload};
+use super::workload::{
+    self, Client, Counters, Ddl, Family, Inserts, Isolation, Lists, Prepared, Sequences, Transfers, Workload,
+};
 use crate::Cluster;
 
 const RETRY_CONNECT: Duration = Duration::from_millis(50);
@@ -58,6 +60,7 @@ pub struct Running {
     inserts: Arc<Inserts>,
     family: Arc<Family>,
     sequences: Arc<Sequences>,
+    prepared: Arc<Prepared>,
     counters: Arc<Counters>,
     ddl: Arc<Ddl>,
 }
@@ -174,16 +177,18 @@ impl Stage {
             inserts: Arc::default(),
             family: Arc::default(),
             sequences: Arc::default(),
+            prepared: Arc::default(),
             counters: Arc::default(),
             ddl: Arc::default(),
         };
-        let Running { transfers, lists, inserts, family, sequences, counters, ddl, .. } = &running;
+        let Running { transfers, lists, inserts, family, sequences, prepared, counters, ddl, .. } = &running;
         let tables = [
             transfers.tables(),
             lists.tables(),
             inserts.tables(),
             family.tables(),
             sequences.tables(),
+            prepared.tables(),
             counters.tables(),
             ddl.tables(),
         ];
@@ -202,6 +207,7 @@ impl Running {
         self.add(&Arc::clone(&self.inserts), random);
         self.add(&Arc::clone(&self.family), random);
         self.add(&Arc::clone(&self.sequences), random);
+        self.add(&Arc::clone(&self.prepared), random);
         self.add(&Arc::clone(&self.counters), random);
         self.add(&Arc::clone(&self.ddl), random);
     }
@@ -262,6 +268,7 @@ impl Running {
         stage.account(&*self.inserts, since).await?;
         stage.account(&*self.family, since).await?;
         stage.account(&*self.sequences, since).await?;
+        stage.account(&*self.prepared, since).await?;
         stage.account(&*self.counters, since).await?;
         stage.account(&*self.ddl, since).await
     }
@@ -299,6 +306,8 @@ impl Stage {
         for region in 0..self.cluster.nodes().len() {
             sessions.push(self.session(region).await?);
         }
+        self.wrong(W::NAME, workload.settle(&mut sessions[0]).await?);
+        self.cluster.converge().await?;
         self.wrong(W::NAME, workload.ledger().resolve(&mut sessions, since).await?);
         for attempt in workload.ledger().all().into_values().filter(|a| matches!(a.end, End::Unknown(_))) {
             if let Some(committed) = attempt.later {

@@ -143,7 +143,7 @@ async fn it_is_on_the_bill(lab: &Lab) {
 }
 
 /// The apply worker of region c, stopped until this is dropped.
-struct Stopped(Pid);
+pub struct Stopped(Pid);
 
 impl Drop for Stopped {
     fn drop(&mut self) {
@@ -151,7 +151,7 @@ impl Drop for Stopped {
     }
 }
 
-async fn stop_worker(lab: &Lab) -> Stopped {
+pub async fn stop_worker(lab: &Lab) -> Stopped {
     lab.everywhere().await;
     let c = lab.session(2).await;
     let pid = number(&c, "select pid from pg_stat_activity where backend_type = 'onetrip apply worker'").await.unwrap();

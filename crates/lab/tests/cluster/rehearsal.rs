@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::everywhere::stop_worker;
 use crate::lab::{builder, number, start, start_prepared, text, told_db, until, Lab, Session, SOON};
 
 /// A COMMIT that waited for a region would take as long as `onetrip.rehearse_timeout`, which the test sets to far more
@@ -134,6 +135,34 @@ async fn a_region_that_is_away_or_busy_is_not_waited_for() {
     lab.shows("select count(*) from pg_attribute where attrelid = 't'::regclass and attnum > 0", "5").await;
     drop(b);
     lab.check_equal(1).await;
+}
+
+/// A failure in a region that is ahead says nothing: what this region does not show yet may be its cause.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_region_that_is_behind_believes_no_failure() {
+    let lab = start("rehearsal_behind", "statements in a region that does not show what the others do").await;
+    let [a, _, c] = lab.sessions().await;
+    a.must("create table t (id int primary key); create table bare (n int); insert into bare values (1)").await;
+    let worker = stop_worker(&lab).await;
+    a.must("alter table t add column w int").await;
+    a.must("update bare set n = 2").await;
+    for statements in [
+        "alter table t add column w int",
+        // In the other regions the row is not there any more.
+        "begin; update bare set n = 3; create table u (id int primary key); commit",
+    ] {
+        let error = c.refused(statements).await;
+        let said = told_db(&error);
+        assert_eq!(error.code().code(), "40001", "{statements}: {said}");
+        assert!(said.contains("could not commit: region \"c\" is behind region"), "{statements}: {said}");
+    }
+    drop(worker);
+    lab.everywhere().await;
+    assert_eq!(c.refused("alter table t add column w int").await.code().code(), "42701");
+    c.must("begin; update bare set n = 3; create table u (id int primary key); commit").await;
+    lab.everywhere().await;
+    lab.shows("select n::text from bare", "3").await;
+    lab.check_equal(3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

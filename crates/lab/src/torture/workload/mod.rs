@@ -7,7 +7,8 @@
 //! | lists | no anomaly that the isolation level forbids, by the cycles of appends and reads |
 //! | inserts | a unique value exists once; acknowledged rows are there, also in a table without a key |
 //! | family | no child without its parent, in any snapshot |
-//! | sequences | no value twice |
+//! | sequences | no value twice, also of a sequence that is too short to be interleaved |
+//! | prepared | what is prepared is there until it is ended, takes effect as decided, once, and holds its rows |
 //! | counters | a counter equals its increments; acknowledged increments are there, aborted ones are not |
 //! | ddl | all regions agree at the end, after changes of columns and indexes, TRUNCATE and bulk changes |
 
@@ -16,6 +17,7 @@ mod ddl;
 mod family;
 mod inserts;
 mod lists;
+mod prepared;
 mod sequences;
 mod transfers;
 
@@ -34,6 +36,7 @@ pub use ddl::Ddl;
 pub use family::Family;
 pub use inserts::Inserts;
 pub use lists::Lists;
+pub use prepared::Prepared;
 pub use sequences::Sequences;
 pub use transfers::Transfers;
 
@@ -80,6 +83,8 @@ impl Client {
 pub enum Step {
     /// It may have changed something.
     Wrote(Done),
+    /// It may have changed something, of which the workload itself tells its ledger.
+    Noted(Done),
     /// It only read; the strings say what is wrong with what it saw.
     Read(Done, Vec<String>),
 }
@@ -106,6 +111,11 @@ pub trait Workload: Send + Sync + 'static {
         random: &mut Random,
         expected: Expected,
     ) -> impl Future<Output = Result<Step, Hangs>> + Send;
+
+    /// Called at rest, before anything is checked: ends what the clients have left open, and returns what is wrong.
+    fn settle(&self, _session: &mut Session) -> impl Future<Output = Result<Vec<String>>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
 
     /// Called at rest, once for each region; returns what is wrong with what the region shows.
     fn verify(
@@ -147,7 +157,11 @@ pub async fn client<W: Workload>(workload: Arc<W>, stage: Arc<Stage>, mut client
         };
         client.step += 1;
         let (done, wrote) = match workload.step(open, client, &mut random, expected).await {
-            Ok(Step::Wrote(done)) => (done, true),
+            Ok(Step::Wrote(done)) => {
+                workload.ledger().note(&client.tag(), done.end.clone());
+                (done, true)
+            }
+            Ok(Step::Noted(done)) => (done, true),
             Ok(Step::Read(done, wrong)) => {
                 stage.wrong(W::NAME, wrong);
                 (done, false)
@@ -160,9 +174,6 @@ pub async fn client<W: Workload>(workload: Arc<W>, stage: Arc<Stage>, mut client
         };
         if let Some(unexpected) = &done.unexpected {
             stage.wrong(W::NAME, vec![format!("region {}: {unexpected}", client.region)]);
-        }
-        if wrote {
-            workload.ledger().note(&client.tag(), done.end.clone());
         }
         stage.count(W::NAME, client.region, wrote, &done.end);
         if let End::Unknown(Some(_)) = done.end {
