@@ -1,5 +1,5 @@
-//! Values of a sequence and of an identity column, drawn in all regions: no value may be drawn twice.  Nor may a value of
-//! a short sequence, which has not one for each region, until ALTER SEQUENCE lets it begin again.
+//! Values of a sequence and of an identity column, drawn in all regions: no value may be drawn twice.  Nor may a value
+//! of a short sequence, which has not one for each region, until ALTER SEQUENCE lets it begin again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -67,6 +67,9 @@ impl Point {
         }
     }
 
+    /// Those that a session passes which prepares a transaction, or commits a prepared one.
+    pub const PREPARED: [Point; 4] = [VerdictReceived, ProposeSent, ProposeHalf, BeforePropose];
+
     pub fn in_node(self) -> bool {
         (Received..=VerdictSent).contains(&self)
     }
@@ -176,6 +179,28 @@ pub enum How {
     Procedure(Duration),
     /// The transaction also writes to a table that is not replicated.
     BothTables,
+    /// PREPARE TRANSACTION in the place of COMMIT.
+    Prepare,
+    /// COMMIT PREPARED of a transaction that was prepared before.
+    CommitPrepared,
+}
+
+impl How {
+    /// Whether the statement only sends an entry, which the apply worker carries out here as in other regions.
+    pub fn is_prepared(self) -> bool {
+        matches!(self, How::Prepare | How::CommitPrepared)
+    }
+}
+
+/// Prepares a row's transaction, for [`How::CommitPrepared`].
+pub async fn prepare(lab: &Lab, row: u32, region: usize) {
+    let insert = format!("begin; insert into t values ({row}, ''); prepare transaction '{}'", gid(row));
+    lab.session(region).await.must(&insert).await;
+}
+
+/// What a row's transaction is prepared as.
+pub fn gid(row: u32) -> String {
+    format!("cell {row}")
 }
 
 /// A COMMIT under way, paused at its point.
@@ -183,6 +208,7 @@ pub struct Held {
     pub row: u32,
     pub region: usize,
     pub point: Point,
+    pub how: How,
     pub pid: i32,
     pub id: Option<String>,
     pub stop: Option<Stop>,
@@ -216,7 +242,8 @@ impl Held {
                 client.batch_execute(&set).await.unwrap_or_else(|e| panic!("{set}: {e}"));
                 format!("call write_and_commit({row})")
             }
-            How::Noted | How::Unnoted | How::BothTables => {
+            How::CommitPrepared => format!("commit prepared '{}'", gid(row)),
+            How::Noted | How::Unnoted | How::BothTables | How::Prepare => {
                 let mut insert = format!("begin; insert into t values ({row}, '')");
                 if how == How::BothTables {
                     insert += &format!("; insert into here values ({row})");
@@ -226,7 +253,10 @@ impl Held {
                     let ask = "select onetrip.current_transaction_id()";
                     id = Some(client.query_one(ask, &[]).await.unwrap_or_else(|e| panic!("{ask}: {e}")).get(0));
                 }
-                "commit".to_string()
+                match how {
+                    How::Prepare => format!("prepare transaction '{}'", gid(row)),
+                    _ => "commit".to_string(),
+                }
             }
         };
         let stop = match point.in_node() {
@@ -240,13 +270,26 @@ impl Held {
             };
             let message = told.as_ref().err().map(lab::told).unwrap_or_default();
             let told = Told::of(told);
-            let alive = matches!(told, Told::SaysCommitted(_)) && sees_its_row(&client, row).await;
+            let alive =
+                matches!(told, Told::SaysCommitted(_)) && !how.is_prepared() && sees_its_row(&client, row).await;
             // The session ends after it was told, since BeforeDone is reached only after that.
             drop(client);
             (told, alive, message)
         });
         stop.reached().await;
-        Held { row, region, point, pid, id, stop: Some(stop), alive: false, message: String::new(), connection, told }
+        Held {
+            row,
+            region,
+            point,
+            how,
+            pid,
+            id,
+            stop: Some(stop),
+            alive: false,
+            message: String::new(),
+            connection,
+            told,
+        }
     }
 
     /// Makes the client disappear without a word to the server.

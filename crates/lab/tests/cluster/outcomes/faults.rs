@@ -43,6 +43,8 @@ const STATEMENT_TIMEOUT: Duration = Duration::from_millis(250);
 const TOGETHER: [Point; 8] =
     [Published, BeforeDone, TurnHeld, TurnWaiting, VerdictReceived, ProposeSent, ProposeHalf, BeforePropose];
 
+const PREPARED: [How; 2] = [How::Prepare, How::CommitPrepared];
+
 fn aborted(code: &str) -> Told {
     Told::Aborted(code.into())
 }
@@ -123,51 +125,67 @@ impl Matrix {
         let began = std::time::Instant::now();
         for (n, point) in Point::BACKEND.into_iter().chain(Point::NODE).enumerate() {
             let region = n % 2;
-            let leader = self.leader().await;
             let how = if fault == Fault::Timeout { How::Procedure(STATEMENT_TIMEOUT) } else { self.how() };
-            let mut held = self.hold(region, point, how, LONG).await;
-            let pid = held.pid;
-            match fault {
-                Fault::Cancel => self.lab.session(region).await.must(&format!("select pg_cancel_backend({pid})")).await,
-                Fault::Terminate => {
-                    self.lab.session(region).await.must(&format!("select pg_terminate_backend({pid})")).await;
-                }
-                Fault::ClientKilled => held.kill_client(),
-                Fault::Timeout => tokio::time::sleep(STATEMENT_TIMEOUT + Duration::from_millis(100)).await,
-                _ => unreachable!("the others are not faults of one session"),
+            self.break_session(fault, region, point, how).await;
+        }
+        for (n, point) in Point::PREPARED.into_iter().chain(Point::NODE).enumerate() {
+            if fault != Fault::Timeout {
+                self.break_session(fault, n % 2, point, PREPARED[n / 2 % 2]).await;
             }
-            let told = if point.in_node() {
-                // The node stays paused until the session has given up.
-                let told = held.told().await;
-                held.release();
-                told
-            } else {
-                held.release();
-                held.told().await
-            };
-            let told = match told {
-                Told::Aborted(code) if fault == Fault::Timeout && !point.unproposed() => lost(&code),
-                told => told,
-            };
-            let (expected, must) = fault.expected(region, leader, point);
-            self.ledger.note(fault.name(), &held, told, &expected, must);
         }
         self.judged(fault, began).await;
+    }
+
+    async fn break_session(&mut self, fault: Fault, region: usize, point: Point, how: How) {
+        let leader = self.leader().await;
+        let mut held = self.hold(region, point, how, LONG).await;
+        let pid = held.pid;
+        match fault {
+            Fault::Cancel => self.lab.session(region).await.must(&format!("select pg_cancel_backend({pid})")).await,
+            Fault::Terminate => {
+                self.lab.session(region).await.must(&format!("select pg_terminate_backend({pid})")).await;
+            }
+            Fault::ClientKilled => held.kill_client(),
+            Fault::Timeout => tokio::time::sleep(STATEMENT_TIMEOUT + Duration::from_millis(100)).await,
+            _ => unreachable!("the others are not faults of one session"),
+        }
+        let told = if point.in_node() {
+            // The node stays paused until the session has given up.
+            let told = held.told().await;
+            held.release();
+            told
+        } else {
+            held.release();
+            held.told().await
+        };
+        let told = match told {
+            Told::Aborted(code) if fault == Fault::Timeout && !point.unproposed() => lost(&code),
+            told => told,
+        };
+        let (expected, must) = fault.expected(region, leader, point);
+        self.ledger.note(fault.name(), &held, told, &expected, must);
     }
 
     /// All points of the backend at once, then those of the node one by one.
     pub async fn process_fault(&mut self, fault: Fault) {
         let began = std::time::Instant::now();
         // Partly in the preferred leader's region, partly in another one.
-        self.hold_and_break(fault, 0, &TOGETHER).await;
-        self.hold_and_break(fault, 1, &[Recorded]).await;
+        let mut together: Vec<(Point, Option<How>)> = TOGETHER.into_iter().map(|point| (point, None)).collect();
+        for how in PREPARED {
+            together.extend(Point::PREPARED.into_iter().map(|point| (point, Some(how))));
+        }
+        self.hold_and_break(fault, 0, &together).await;
+        self.hold_and_break(fault, 1, &[(Recorded, None)]).await;
         for (n, point) in Point::NODE.into_iter().enumerate() {
-            self.hold_and_break(fault, n % 2, &[point]).await;
+            self.hold_and_break(fault, n % 2, &[(point, None)]).await;
+            if n % 3 == fault as usize % 3 {
+                self.hold_and_break(fault, n % 2, &[(point, Some(PREPARED[n / 3 % 2]))]).await;
+            }
         }
         self.judged(fault, began).await;
     }
 
-    async fn hold_and_break(&mut self, fault: Fault, region: usize, points: &[Point]) {
+    async fn hold_and_break(&mut self, fault: Fault, region: usize, points: &[(Point, Option<How>)]) {
         let timeout = match fault {
             Fault::Partition if region == 0 => ELECTION,
             Fault::Partition => SHORT,
@@ -176,10 +194,15 @@ impl Matrix {
         let leader = self.leader().await;
         // The leader that changes must be in another region than the sessions.
         let region = if fault == Fault::LeaderChange { (leader + 1) % 3 } else { region };
+        // Nothing can be prepared any more once a session holds the turn.
+        let mut rows = Vec::new();
+        for (_, how) in points {
+            let how = how.unwrap_or_else(|| self.how());
+            rows.push((self.row(region, how).await, how));
+        }
         let mut held = Vec::new();
-        for point in points {
-            let how = self.how();
-            held.push(self.hold(region, *point, how, timeout).await);
+        for ((row, how), (point, _)) in rows.into_iter().zip(points) {
+            held.push(Held::start(&self.lab, row, region, *point, how, timeout).await);
         }
         let told = match fault {
             Fault::BackendKill9 => {

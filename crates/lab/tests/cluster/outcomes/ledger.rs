@@ -6,13 +6,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::cell::{Held, Told};
+use super::cell::{self, Held, How, Told};
 use crate::lab::{number, text, until, Lab};
 
 const FINAL: Duration = Duration::from_secs(40);
 
 pub struct Line {
     row: u32,
+    how: How,
     what: String,
     id: Option<String>,
     told: Told,
@@ -25,7 +26,7 @@ pub struct Line {
 #[derive(Default)]
 pub struct Ledger {
     pub lines: Vec<Line>,
-    rows: u32,
+    pub rows: u32,
 }
 
 impl Ledger {
@@ -36,7 +37,7 @@ impl Ledger {
 
     /// Notes what a client was told.  `expected`: which kinds of answers it may get here.
     pub fn note(&mut self, fault: &str, held: &Held, told: Told, expected: &[Told], must: Option<bool>) {
-        let what = format!("{fault} at {:?} in region {} (row {})", held.point, held.region, held.row);
+        let what = format!("{fault} at {:?} in region {} ({:?}, row {})", held.point, held.region, held.how, held.row);
         let is = |kind: &Told| match (kind, &told) {
             (Told::Aborted(a), Told::Aborted(b)) => a == b,
             (Told::Lost(a), Told::Lost(b)) => a.is_empty() || a == b,
@@ -50,7 +51,7 @@ impl Ledger {
             }
             _ => held.id.clone(),
         };
-        self.lines.push(Line { row: held.row, what, id, told, must, committed: None });
+        self.lines.push(Line { row: held.row, how: held.how, what, id, told, must, committed: None });
     }
 
     /// Judges the COMMITs that were not judged before.  Every region must be serving.
@@ -97,6 +98,7 @@ impl Ledger {
         // Everything that is decided must be shown everywhere before rows are counted.
         sessions[0].must("select onetrip.advance()").await;
         lab.everywhere().await;
+        self.end_prepared(lab, which).await;
         let mut present = Vec::new();
         for session in &sessions {
             let rows =
@@ -113,6 +115,7 @@ impl Ledger {
                 if let Some(outcome) = answers[region].get(&line.row) {
                     assert_eq!(Some(outcome), answers[0].get(&line.row), "{}: regions disagree", line.what);
                     let fits = match committed {
+                        true if line.how == How::Prepare => outcome.starts_with("prepared at "),
                         true => outcome.starts_with("committed at "),
                         false => outcome == "aborted",
                     };
@@ -132,6 +135,20 @@ impl Ledger {
             }
             line.committed = Some(committed);
         }
+    }
+
+    /// Ends in another region what is prepared.  Afterwards the row of a PREPARE TRANSACTION is there if it was
+    /// prepared, and that of a COMMIT PREPARED if that was done.
+    async fn end_prepared(&self, lab: &Lab, which: &[usize]) {
+        let listed =
+            lab.shows_alike("select coalesce(string_agg(gid, ',' order by gid), '') from onetrip.prepared_xacts").await;
+        for gid in listed.split(',').filter(|gid| !gid.is_empty()) {
+            let line = which.iter().map(|i| &self.lines[*i]).find(|line| cell::gid(line.row) == gid);
+            let line = line.unwrap_or_else(|| panic!("{gid} is prepared, and should not be: {listed}"));
+            let verb = if line.how == How::Prepare { "commit" } else { "rollback" };
+            lab.session(2).await.must(&format!("{verb} prepared '{gid}'")).await;
+        }
+        lab.everywhere().await;
     }
 
     pub fn summary(&self) -> String {

@@ -78,13 +78,22 @@ async fn what_the_client_was_told_agrees_with_every_region_for_each_fault_at_eac
 
 impl Matrix {
     async fn hold(&mut self, region: usize, point: Point, how: How, commit_timeout: &str) -> Held {
-        let row = self.ledger.next_row();
+        let row = self.row(region, how).await;
         Held::start(&self.lab, row, region, point, how, commit_timeout).await
+    }
+
+    /// A row for a COMMIT.
+    async fn row(&mut self, region: usize, how: How) -> u32 {
+        let row = self.ledger.next_row();
+        if how == How::CommitPrepared {
+            cell::prepare(&self.lab, row, region).await;
+        }
+        row
     }
 
     /// Half of the sessions note their transaction id before COMMIT.
     fn how(&self) -> How {
-        match self.ledger.lines.len() % 2 {
+        match self.ledger.rows % 2 {
             0 => How::Noted,
             _ => How::Unnoted,
         }
