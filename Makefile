@@ -14,7 +14,7 @@ BUILD_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-upgrade test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs bench bench-node bench-failover bench-return bench-rows bench-heap clean
+.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-upgrade test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs lint-monitoring bench bench-node bench-failover bench-return bench-rows bench-heap clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -44,7 +44,8 @@ help:
 	@echo "make test-ecosystem  other people's programs and their tests (Django, Hibernate, Liquibase, psycopg2, Alembic), in a"
 	@echo "             region and on a plain server; what differs must be listed in docs/census/ecosystem.tsv (half an hour; ARGS=django)"
 	@echo "make lint    every check that runs no test: format, clippy and C warnings (PostgreSQL 15, 17 and 18),"
-	@echo "             directions of includes and of dependencies, licenses and vulnerabilities of libraries, scripts, pages and their links"
+	@echo "             directions of includes and of dependencies, licenses and vulnerabilities of libraries, scripts, pages and their links,"
+	@echo "             the alarms and the dashboard, by Prometheus's promtool"
 	@echo "             (make -k lint shows everything that is wrong, not only the first failure)"
 	@echo "make lint-versions  the C warnings alone; fails when the headers of a PostgreSQL cannot be fetched"
 	@echo "make bench   Onetrip compared with PostgreSQL, alone and with synchronous standbys: latency, throughput, cost; writes a page in"
@@ -201,7 +202,7 @@ audit: setup-lint
 	cargo deny --locked check --hide-inclusion-graph
 
 # Each part can be run alone; the quick ones come first.
-lint: lint-format lint-docs lint-scripts lint-product lint-libraries lint-c lint-clippy
+lint: lint-format lint-docs lint-monitoring lint-scripts lint-product lint-libraries lint-c lint-clippy
 
 # rustfmt leaves comments as they are.
 lint-format: setup-lint
@@ -211,6 +212,9 @@ lint-format: setup-lint
 lint-docs: setup-docs
 	@scripts/lint-docs.sh
 	@scripts/docs.sh $(BUILD_DIR)
+
+lint-monitoring: setup-lint
+	@scripts/lint-monitoring.sh $(BUILD_DIR)/prometheus
 
 # The scripts in t/ are sourced by test/run.sh, whose variables they use.
 lint-scripts: setup-lint

@@ -4,8 +4,6 @@
 # --strict that is an error.  Nothing is linked or installed.
 #
 #   scripts/compile-versions.sh [--strict] [DIR]     DIR: where fetched headers are kept for a week (default: target/headers)
-#
-# apt keeps separate package lists in DIR, so the machine's own lists stay as they are.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PG_CONFIG=${PG_CONFIG:-/usr/lib/postgresql/15/bin/pg_config}
@@ -17,29 +15,18 @@ fi
 dir=$(realpath -m "${1:-target/headers}")
 # Each version with the release of Debian that has it; no release has 16.
 versions="15:bookworm 17:trixie 18:sid"
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+# shellcheck source=scripts/debian.sh
+. scripts/debian.sh
 
 say() {
     echo "compile-versions: $*"
 }
 
-# Fetches the headers of version $1 from Debian's release $2 into folder $3.  The steps are joined by &&, since bash
-# ignores `set -e` in a function that is called in a condition.
-fetch() (
-    if [ ! -e $keyring ]; then
-        say "$keyring is missing: install debian-archive-keyring" >&2
-        exit 1
-    fi
-    apt=(apt-get -qq -o "Dir::Etc::SourceList=$3/sources.list" -o Dir::Etc::SourceParts=/dev/null
-        -o "Dir::State::Lists=$3/lists" -o "Dir::State::Status=$3/status" -o "Dir::Cache=$3" -o APT::Sandbox::User=
-        -o APT::Update::Error-Mode=any -o Acquire::Languages=none -o Acquire::http::Timeout=20)
-    rm -rf "$3" && mkdir -p "$3/lists/partial" "$3/archives/partial" && cd "$3" &&
-        echo "deb [signed-by=$keyring] http://deb.debian.org/debian $2 main" >sources.list && : >status &&
-        "${apt[@]}" update && "${apt[@]}" download "postgresql-server-dev-$1" &&
-        dpkg-deb -x postgresql-server-dev-"$1"_*.deb . &&
-        rm -rf lists archives ./*.deb ./*.bin usr/lib usr/share &&
-        touch fetched # last, so that an interrupted fetch is repeated
-)
+# Fetches the headers of version $1 from Debian's release $2 into folder $3.
+fetch() {
+    unpack_package "postgresql-server-dev-$1" "$2" "$3" && rm -rf "${3:?}/usr/lib" "${3:?}/usr/share" &&
+        touch "$3/fetched" # last, so that an interrupted fetch is repeated
+}
 
 # compile VERSION HOW INCLUDES...: compiles each file twice, without and with stop points.
 compile() {
