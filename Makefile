@@ -32,7 +32,8 @@ help:
 	@echo "make torture real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)"
 	@echo "make values  checks that values of every type, made by functions, end up the same in three regions (SECONDS=60; SEED=n; ARGS=--help)"
 	@echo "make poison  checks that random DDL, rows, roles, functions and values of every type from three regions at once end up the same (SECONDS=60; SEED=n; ARGS=--help)"
-	@echo "make test-clients  drivers of five languages: the programs in docs/clients against three regions, one of which is killed"
+	@echo "make test-clients  drivers of five languages: the programs in docs/clients against three regions, one of which is killed;"
+	@echo "             the same through pgbouncer and HAProxy, with the files in docs/clients"
 	@echo "make test-console  the console in a real browser: three regions with load, one of which is killed (PICTURES=folder keeps screenshots)"
 	@echo "make test-quickstart  the commands of docs/quickstart.md"
 	@echo "make test-upgrade  the release before this one (scripts/previous-release) and this one in one cluster, there and back under load;"
@@ -141,7 +142,7 @@ test-outcomes: setup
 test-upgrade: setup
 	@scripts/test-upgrade.sh $(BUILD_DIR)
 
-# The programs in docs/clients, in five languages, against three regions of which one is killed.
+# The programs in docs/clients, in five languages, against three regions of which one is killed, also through pools.
 test-clients:
 	@scripts/setup.sh clients
 	cargo build --release --locked -p onetrip-cli

@@ -8,7 +8,8 @@
 #
 # tests: also PostGIS, for its types, and pg_cron, since it must be preloaded and bypasses the access method.
 # bench: also ss, with which `make bench` counts packets.
-# clients: also the languages and drivers of `make test-clients` that Debian has; a language that is there already stays.
+# clients: also the languages and drivers of `make test-clients` that Debian has, HAProxy and pgbouncer; a language that is
+# there already stays.
 # ecosystem: also what installs from PyPI and Maven for `make test-ecosystem`.
 # console: also a browser for `make test-console`, and what makes its pictures small.
 # packages, image: also debootstrap and systemd-nspawn for `make test-packages`, buildah for `make image`.
@@ -57,7 +58,7 @@ case "${1:-}" in
     tests) wanted+=("postgresql-$PG_VERSION-postgis-3" "postgresql-$PG_VERSION-cron") ;;
     bench) wanted+=(iproute2) ;;
     clients)
-        wanted+=(python3-psycopg libpostgresql-jdbc-java)
+        wanted+=(python3-psycopg libpostgresql-jdbc-java haproxy pgbouncer)
         command -v go >/dev/null || wanted+=(golang-go)
         command -v javac >/dev/null || wanted+=(default-jdk-headless)
         command -v npm >/dev/null || wanted+=(npm)
@@ -103,6 +104,13 @@ if [ ${#missing[@]} -gt 0 ]; then
         echo 'create_main_cluster = false' | as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
     fi
     as_root true # asks for a password before anything else is printed
+    # Nor does anybody need the services of these; `systemctl unmask` gives them back.
+    for service in haproxy pgbouncer; do
+        if [[ " ${missing[*]} " == *" $service "* ]] && [ ! -e "/etc/systemd/system/$service.service" ]; then
+            as_root mkdir -p /etc/systemd/system
+            as_root ln -sf /dev/null "/etc/systemd/system/$service.service"
+        fi
+    done
     scripts/quiet.pl "$logs/apt-update.log" "fetching Debian's lists of packages" "${root[@]}" apt-get update -q
     scripts/quiet.pl "$logs/apt-install.log" "installing packages" "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y -q --no-install-recommends -o Dpkg::Options::=--force-confold "${missing[@]}"

@@ -1,165 +1,125 @@
 #!/bin/bash
 # Runs the programs in docs/clients, as they are, against three regions: they all change the same rows at once, a region's
-# node and server are killed meanwhile, and every transaction must have happened once.  Then counts what connecting and
-# looking around asks of other regions, by driver: nothing.
+# node and server are killed meanwhile, and every transaction must have happened once.  The same again through pgbouncer and
+# HAProxy, with docs/clients/pgbouncer.ini and haproxy.cfg.  Then counts what connecting and looking around asks of other
+# regions, by driver: nothing; and looks at what docs/clients.md says of pools.
 #
 #   scripts/test-clients.sh TARGET_FOLDER [transactions of each program]
 #
 # What it needs beyond `make setup` is installed by `scripts/setup.sh clients`.
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 cd "$(dirname "$0")/.."
-mkdir -p "$1/clients"
-build=$(realpath "$1/clients")
-onetrip=$(realpath "${ONETRIP:-$1/release/onetrip}")
-rust=$(realpath "$1/release/examples/retry")
+name=test-clients
+target=$1
 count=${2:-100}
-bin_dir=${ONETRIP_POSTGRES_BIN:-/usr/lib/postgresql/15/bin}
-PG_JDBC=/usr/share/java/postgresql.jar
-PGX=v5.5.5
-NODE_POSTGRES=8.13.1
-work=$(mktemp -d /var/tmp/onetrip-clients.XXXXXX)
-chmod 755 "$work"
-declare -A node=()
-regions=(near middle far)
+# shellcheck source=scripts/clients.sh
+. scripts/clients.sh
+build_programs
+start_regions
 
-fail() {
-    echo "test-clients: $*" >&2
-    exit 1
+passed=0
+failed=0
+ok() {
+    echo "test $1: ok"
+    passed=$((passed + 1))
 }
-
-clean_up() {
-    local status=$?
-    trap - EXIT
-    for region in "${!node[@]}"; do
-        kill -TERM "${node[$region]}" 2>/dev/null || true
-    done
-    wait
-    if [ $status -ne 0 ]; then
-        tail -n 5 "$work"/*.log >&2
-    fi
-    rm -rf "$work"
-    exit $status
+broken() {
+    echo "test $1: FAILED${2:+: $2}"
+    failed=$((failed + 1))
 }
-trap clean_up EXIT
-trap 'exit 143' TERM
-trap 'exit 130' INT
-
-# ---- the programs ----
-
-mkdir -p "$build/go" "$build/js" "$build/java"
-cp docs/clients/retry.go "$build/go/"
-(
-    cd "$build/go"
-    [ -e go.mod ] || go mod init retry
-    go get "github.com/jackc/pgx/v5@$PGX" && go build -o retry retry.go
-) >"$work/go.log" 2>&1 || fail "the program in Go cannot be built"
-cp docs/clients/retry.js "$build/js/"
-(cd "$build/js" && { [ -e node_modules/pg ] || npm install --no-package-lock --no-audit "pg@$NODE_POSTGRES"; }) \
-    >"$work/js.log" 2>&1 || fail "node-postgres cannot be installed"
-javac -d "$build/java" docs/clients/Retry.java >"$work/java.log" 2>&1 || fail "the program in Java cannot be built"
-
-# ---- three regions ----
-
-cp "$onetrip" "$work/onetrip"
-printf '[[region]]\nname = "%s"\n' "${regions[@]}" >"$work/topology.toml"
-# A password, and TLS where a driver asks for it by itself.
-echo secret >"$work/password"
-"$work/onetrip" init --topology "$work/topology.toml" --data "$work/nodes" --bin-dir "$bin_dir" \
-    --password-file "$work/password" >"$work/init.log" 2>&1 ||
-    fail "onetrip init failed"
-declare -A port=()
-for region in "${regions[@]}"; do
-    port[$region]=$(sed -n 's/^port = \([0-9]*\)$/\1/p' "$work/nodes/$region/node.toml" | head -n 1)
-    [ -n "${port[$region]}" ] || fail "node.toml of $region names no port of PostgreSQL"
-done
-start() {
-    "$work/onetrip" start --data "$work/nodes/$1" >>"$work/$1.log" 2>&1 &
-    node[$1]=$!
-}
-query() {
-    PGPASSWORD=secret PGCONNECT_TIMEOUT=5 "$bin_dir/psql" -h 127.0.0.1 -p "${port[$1]}" -U postgres -d onetrip -X -q -A -t -v ON_ERROR_STOP=1 -c "$2"
-}
-wait_for() {
-    for _ in $(seq 600); do
-        query "$1" 'SELECT onetrip.advance()' >/dev/null 2>&1 && return
-        sleep 0.1
-    done
-    fail "region $1 takes no transaction"
-}
-for region in "${regions[@]}"; do
-    start "$region"
-done
-for region in "${regions[@]}"; do
-    wait_for "$region"
-done
-query near "CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL); INSERT INTO account VALUES (1, 0), (2, 0);
-    CREATE TABLE transfer (by text NOT NULL)"
 
 # ---- all of them at once, while a region fails ----
 
-# The hosts, beginning with region number $1.
-hosts() {
-    local n host=
-    for n in 0 1 2; do
-        host+=${host:+,}127.0.0.1:${port[${regions[(n + $1) % 3]}]}
-    done
-    echo "$host"
-}
-# run NUMBER NAME COMMAND...: a program whose nearest region is that number.
-declare -A program=()
+# run NAME ADDRESS LANGUAGE: starts the language's program with `count` transactions.
+declare -A program=() transfers=()
 run() {
-    local number=$1 name=$2 host urls=
-    shift 2
-    for host in $(hosts "$number" | tr ',' ' '); do
-        urls+=${urls:+ }postgresql://postgres:secret@$host/onetrip
-    done
-    ONETRIP_URL="postgresql://postgres:secret@$(hosts "$number")/onetrip?target_session_attrs=read-write" \
-        ONETRIP_JDBC_URL="jdbc:postgresql://$(hosts "$number")/onetrip?user=postgres&password=secret&targetServerType=primary" \
-        ONETRIP_URLS=$urls timeout 300 "$@" >"$work/$name.log" 2>&1 &
-    program[$name]=$!
+    local -n command=$3
+    (
+        address "$2" "$3"
+        exec timeout 300 "${command[@]}" "$count"
+    ) >"$work/$1.log" 2>&1 &
+    program[$1]=$!
+    transfers[$3]=$((${transfers[$3]:-0} + count))
 }
-java_program=(java -cp "$build/java:$PG_JDBC" Retry)
-run 0 python /usr/bin/python3 docs/clients/retry.py "$count"
-run 1 javascript node "$build/js/retry.js" "$count"
-run 2 go "$build/go/retry" "$count"
-run 0 java "${java_program[@]}" "$count"
-run 1 rust "$rust" "$count"
+# Waits until some transactions of those that were started are through.
+wait_for_some() {
+    for _ in $(seq 600); do
+        [ "$(query "$1" 'SELECT count(*) FROM transfer')" -lt "$count" ] || return 0
+        sleep 0.1
+    done
+}
+# The programs end well.
+end_well() {
+    local name
+    for name in "${!program[@]}"; do
+        if wait "${program[$name]}"; then
+            ok "$name"
+        else
+            broken "$name"
+            tail -n 10 "$work/$name.log"
+        fi
+    done
+}
+# once_each SUFFIX: each transaction of theirs has happened once, in every region.
+once_each() {
+    local name region seen expected balance sum
+    expected=$(for name in "${!transfers[@]}"; do echo "$name ${transfers[$name]}"; done | LC_ALL=C sort | paste -s -d, | sed 's/,/, /g')
+    sum=$((count * ${#program[@]}))
+    for region in "${regions[@]}"; do
+        wait_for "$region"
+        seen=$(query "$region" "SELECT string_agg(by || ' ' || n, ', ' ORDER BY by COLLATE \"C\") FROM (SELECT by, count(*) n FROM transfer GROUP BY 1) t")
+        balance=$(query "$region" "SELECT string_agg(balance::text, ' ' ORDER BY id) FROM account")
+        if [ "$seen" = "$expected" ] && [ "$balance" = "-$sum $sum" ]; then
+            ok "once_each_in_$region$1"
+        else
+            broken "once_each_in_$region$1" "$seen; $balance"
+        fi
+    done
+    program=()
+    transfers=()
+    query near "TRUNCATE transfer; UPDATE account SET balance = 0"
+}
 
-# A region's node and server are killed once some transactions are through, and started again.
-for _ in $(seq 600); do
-    [ "$(query near 'SELECT count(*) FROM transfer')" -lt "$count" ] || break
-    sleep 0.1
-done
+run python 0 python
+run javascript 1 javascript
+run go 2 go
+run java 0 java
+run rust 1 rust
+# A region's node and server are killed once some transactions are through, and started again.  Sessions outlive their
+# postmaster by a moment.
+wait_for_some near
 kill -KILL "${node[middle]}" "$(head -n 1 "$work/nodes/middle/postgres/postmaster.pid")"
 wait "${node[middle]}" 2>/dev/null || true
 start middle
+end_well
+once_each ""
 
-failed=0
-for name in "${!program[@]}"; do
-    if wait "${program[$name]}"; then
-        echo "test $name: ok"
-    else
-        echo "test $name: FAILED"
-        tail -n 10 "$work/$name.log"
-        failed=$((failed + 1))
-    fi
+# ---- the same through pgbouncer and HAProxy, and the region that HAProxy has chosen fails ----
+
+start_pools near middle far
+for language in "${languages[@]}"; do
+    run "${language}_in_sessions" sessions "$language"
+    run "${language}_in_transactions" transactions "$language"
 done
-passed=$((${#program[@]} - failed))
-for region in "${regions[@]}"; do
-    wait_for "$region"
-    seen=$(query "$region" "SELECT string_agg(by || ' ' || n, ', ' ORDER BY by) FROM (SELECT by, count(*) n FROM transfer GROUP BY 1) t")
-    expected=$(printf '%s\n' "${!program[@]}" | LC_ALL=C sort | sed "s/\$/ $count/" | paste -s -d, | sed 's/,/, /g')
-    balance=$(query "$region" "SELECT string_agg(balance::text, ' ' ORDER BY id) FROM account")
-    sum=$((count * ${#program[@]}))
-    if [ "$seen" = "$expected" ] && [ "$balance" = "-$sum $sum" ]; then
-        echo "test once_each_in_$region: ok"
-        passed=$((passed + 1))
-    else
-        echo "test once_each_in_$region: FAILED: $seen; $balance"
-        failed=$((failed + 1))
-    fi
+run python_elsewhere 2 python
+wait_for_some far
+signal KILL near
+wait "${node[near]}" 2>/dev/null || true
+# They do not need that region, even to learn what became of their transactions there.
+end_well
+start near
+once_each _through_pools
+
+# ---- a read replica in front of the list ----
+
+join_replica replica
+count=5
+for language in "${languages[@]}"; do
+    run "${language}_passes_a_replica_by" replica "$language"
 done
+end_well
+once_each _past_a_replica
 
 # ---- connecting, and looking around ----
 
@@ -176,25 +136,55 @@ look() {
     if timeout 60 "$@" >"$work/look-$name.log" 2>&1; then
         after=$(crossings)
         if [ "$before" = "$after" ]; then
-            echo "test nothing_crosses_with_$name: ok"
-            passed=$((passed + 1))
-            return
+            ok "nothing_crosses_with_$name"
+        else
+            broken "nothing_crosses_with_$name" "before: $before; after: $after"
         fi
-        echo "test nothing_crosses_with_$name: FAILED: before: $before; after: $after"
     else
-        echo "test nothing_crosses_with_$name: FAILED"
+        broken "nothing_crosses_with_$name"
         tail -n 10 "$work/look-$name.log"
     fi
-    failed=$((failed + 1))
 }
-url=postgresql://postgres:secret@127.0.0.1:${port[near]}/onetrip
-export ONETRIP_URL=$url ONETRIP_URLS=$url ONETRIP_JDBC_URL="jdbc:postgresql://127.0.0.1:${port[near]}/onetrip?user=postgres&password=secret"
-look psql "$bin_dir/psql" -X -q "$url" -c '\d account' -c '\d' -c 'SELECT count(*) FROM transfer'
-look psycopg /usr/bin/python3 docs/clients/retry.py 0
-look node-postgres node "$build/js/retry.js" 0
-look pgx "$build/go/retry" 0
-look pgjdbc "${java_program[@]}" 0
-look tokio-postgres "$rust" 0
+address 0 ""
+look psql "$bin_dir/psql" -X -q "$ONETRIP_URL" -c '\d account' -c '\d' -c 'SELECT count(*) FROM transfer'
+look psycopg "${python[@]}" 0
+look node-postgres "${javascript[@]}" 0
+look pgx "${go[@]}" 0
+look pgjdbc "${java[@]}" 0
+look tokio-postgres "${rust[@]}" 0
+address sessions ""
+look pgbouncer "$bin_dir/psql" -X -q "$ONETRIP_URL" -c '\d account' -c 'SELECT count(*) FROM transfer'
+
+# ---- what pools do to what belongs to a session ----
+
+# The secret from which a password is checked is the same everywhere, so pgbouncer can use it in another region.
+secrets=$(for region in "${regions[@]}"; do query "$region" "SELECT rolpassword FROM pg_authid WHERE rolname = 'app'"; done | sort -u)
+if [[ $secrets == SCRAM-SHA-256* ]] && [ "$(wc -l <<<"$secrets")" = 1 ]; then
+    ok secrets_are_the_same_everywhere
+else
+    broken secrets_are_the_same_everywhere
+fi
+# let_in USER PASSWORD: whether pgbouncer does.
+let_in() {
+    PGPASSWORD=$2 "$bin_dir/psql" -X -q -h 127.0.0.1 -p "$pgbouncer_port" -U "$1" -d onetrip -c '' 2>>"$work/let-in.log"
+}
+if let_in app secret && ! let_in app wrong && ! let_in postgres secret && ! let_in nobody secret; then
+    ok pgbouncer_asks_for_passwords
+else
+    broken pgbouncer_asks_for_passwords
+fi
+sessions=postgresql://app:secret@127.0.0.1:$pgbouncer_port/onetrip
+status=0
+timeout 120 env ONETRIP_SESSIONS="$sessions" ONETRIP_TRANSACTIONS="${sessions}_transactions" \
+    ONETRIP_NEAR="postgresql://postgres:secret@127.0.0.1:${port[near]}/onetrip" \
+    ONETRIP_MIDDLE="postgresql://postgres:secret@127.0.0.1:${port[middle]}/onetrip" \
+    /usr/bin/python3 -u scripts/test-pooling.py >"$work/pooling.out" 2>"$work/pooling.log" || status=$?
+cat "$work/pooling.out"
+passed=$((passed + $(grep -c ': ok$' "$work/pooling.out" || true)))
+failed=$((failed + $(grep -c ': FAILED: ' "$work/pooling.out" || true)))
+if [ $status -ne 0 ] && ! grep -q ': FAILED: ' "$work/pooling.out"; then
+    broken pooling "it ended with $status"
+fi
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

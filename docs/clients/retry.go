@@ -41,16 +41,18 @@ func sqlState(err error) string {
 	return ""
 }
 
-// committed says whether the transaction has, from any region; it waits until that is certain.
-func committed(ctx context.Context, id string) bool {
+// committed says whether the transaction has, from any region: it settles that, since its own may be gone.
+func committed(ctx context.Context, id string) (bool, error) {
 	for {
 		var answer string
-		err := connect(ctx).QueryRow(ctx, "SELECT onetrip.outcome($1)", id).Scan(&answer)
+		err := connect(ctx).QueryRow(ctx, "SELECT onetrip.outcome($1, settle => true)", id).Scan(&answer)
 		switch {
 		case err == nil && strings.HasPrefix(answer, "committed"):
-			return true
+			return true, nil
 		case err == nil && answer == "aborted":
-			return false
+			return false, nil
+		case sqlState(err) == "42501": // it must be granted
+			return false, err
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -73,12 +75,14 @@ func run(ctx context.Context, work func(pgx.Tx) error) error {
 		case err == nil:
 			return nil
 		case state == "40001" || state == "40P01": // lost to another transaction: nothing happened
-		case state == "08007" || state == "" || strings.HasPrefix(state, "57P"): // the outcome is open
+		case state == "" || strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P"): // the outcome is open
 			if state != "08007" {
 				conn.Close(ctx)
 			}
-			if id != "" && committed(ctx, id) {
-				return nil
+			if id != "" {
+				if done, err := committed(ctx, id); done || err != nil {
+					return err
+				}
 			}
 		default:
 			return err
@@ -101,16 +105,18 @@ func transfer(tx pgx.Tx) error {
 }
 
 func main() {
-	n, err := strconv.Atoi(os.Args[1])
-	for ; err == nil && n > 0; n-- {
-		err = run(context.Background(), transfer)
+	count, err := strconv.Atoi(os.Args[1])
+	for n := 1; err == nil && n <= count; n++ {
+		if err = run(context.Background(), transfer); err == nil {
+			fmt.Println(n)
+		}
 	}
 	if err != nil {
 		log.Fatal(err)
 	}
 	row := connect(context.Background()).QueryRow(context.Background(), "SELECT count(*) FROM transfer WHERE by = $1", "go")
-	if err := row.Scan(&n); err != nil {
+	if err := row.Scan(&count); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(n)
+	fmt.Println(count)
 }

@@ -4,6 +4,8 @@ const { Client } = require('pg');
 
 // node-postgres takes one host, so the regions are tried in turn, the nearest one first.
 const urls = process.env.ONETRIP_URLS.split(' ');
+// A region that hangs is given up after so many ms; a COMMIT may take onetrip.commit_timeout.
+const LIMIT = 15000;
 // Lost to another transaction: nothing happened.
 const LOST = ['40001', '40P01'];
 
@@ -12,7 +14,8 @@ let client = null;
 
 async function connect() {
   for (let n = 0; client === null; n++) {
-    const next = new Client({ connectionString: urls[n % urls.length], connectionTimeoutMillis: 5000 });
+    const url = urls[n % urls.length];
+    const next = new Client({ connectionString: url, connectionTimeoutMillis: 3000, query_timeout: LIMIT });
     next.on('error', () => { if (client === next) client = null; });
     try {
       await next.connect();
@@ -32,14 +35,15 @@ function drop() {
   client = null;
 }
 
-// Whether the transaction has committed, from any region; waits until that is certain.
+// Whether the transaction has committed, from any region: settles it, since its own may be gone.
 async function outcome(id) {
   for (;;) {
     try {
-      const { rows } = await (await connect()).query('SELECT onetrip.outcome($1)', [id]);
+      const { rows } = await (await connect()).query('SELECT onetrip.outcome($1, settle => true)', [id]);
       if (rows[0].outcome.startsWith('committed')) return true;
       if (rows[0].outcome === 'aborted') return false;
-    } catch {
+    } catch (error) {
+      if (error.code === '42501') throw error; // it must be granted
       drop();
     }
     await sleep(100);
@@ -63,8 +67,8 @@ async function run(work) {
       if (LOST.includes(code)) {
         await client?.query('ROLLBACK').catch(drop);
       } else {
-        // 08007: the outcome is open.  57P..., or no SQLSTATE: the connection is gone.
-        if (/^[0-9A-Z]{5}$/.test(code) && code !== '08007' && !code.startsWith('57P')) {
+        // 08007: the outcome is open.  08..., 57P..., or no SQLSTATE: the connection is gone.
+        if (/^[0-9A-Z]{5}$/.test(code) && !/^(08|57P)/.test(code)) {
           await client?.query('ROLLBACK').catch(drop);
           throw error;
         }
@@ -83,7 +87,10 @@ async function transfer(db) {
 }
 
 async function main() {
-  for (let n = Number(process.argv[2]); n > 0; n--) await run(transfer);
+  for (let n = 1; n <= Number(process.argv[2]); n++) {
+    await run(transfer);
+    console.log(n);
+  }
   const { rows } = await (await connect()).query("SELECT count(*) FROM transfer WHERE by = 'javascript'");
   console.log(rows[0].count);
   drop();

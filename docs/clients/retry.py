@@ -19,23 +19,25 @@ def connect():
     global connection
     while connection is None or connection.closed:
         try:
-            connection = psycopg.connect(URL, connect_timeout=5, autocommit=True)
+            # Prepared statements belong to a session of the server, which a pool of transactions gives to others.
+            connection = psycopg.connect(URL, connect_timeout=5, autocommit=True, prepare_threshold=None)
         except psycopg.OperationalError:
             time.sleep(0.1)  # an election, or a region that starts again
     return connection
 
 
 def outcome(transaction_id):
-    """Whether the transaction has committed, from any region; waits until that is certain."""
+    """Whether the transaction has committed, from any region: settles it, since its own may be gone."""
     while True:
         try:
-            answer = connect().execute("SELECT onetrip.outcome(%s)", [transaction_id]).fetchone()[0]
+            question = "SELECT onetrip.outcome(%s, settle => true)"
+            answer = connect().execute(question, [transaction_id]).fetchone()[0]
             if answer.startswith("committed"):
                 return True
             if answer == "aborted":
                 return False
-        except psycopg.Error:
-            pass
+        except psycopg.OperationalError:
+            pass  # the connection is gone, or there is no majority
         time.sleep(0.1)
 
 
@@ -51,10 +53,10 @@ def run(work):
                 return work(connection)
         except psycopg.Error as error:
             if error.sqlstate not in LOST:
-                # 08007: the outcome is open; without any code, the connection is gone.
-                if error.sqlstate not in (None, "08007") and not error.sqlstate.startswith("57P"):
+                # 08007: the outcome is open; the others, and without any code: the connection is gone.
+                if error.sqlstate is not None and not error.sqlstate.startswith(("08", "57P")):
                     raise
-                if connection.closed or error.sqlstate is None:
+                if error.sqlstate != "08007":
                     connection.close()
                 if transaction_id is not None and outcome(transaction_id):
                     return None
@@ -68,6 +70,7 @@ def transfer(connection):
 
 
 if __name__ == "__main__":
-    for _ in range(int(sys.argv[1])):
+    for n in range(int(sys.argv[1])):
         run(transfer)
+        print(n + 1, flush=True)
     print(connect().execute("SELECT count(*) FROM transfer WHERE by = 'python'").fetchone()[0])

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, NoTls, Transaction};
 
+/// Statements that have no name (`query_typed`, `execute_typed`) work behind a pool of transactions, too; a named one
+/// belongs to a session of the server.
 struct Database {
     /// All regions, the nearest one first; the first that can be written is taken.
     url: String,
@@ -26,13 +29,16 @@ impl Database {
         self.client.as_mut().expect("the loop has ended")
     }
 
-    /// Whether the transaction has committed, from any region; waits until that is certain.
-    async fn committed(&mut self, id: &str) -> bool {
+    /// Whether the transaction has committed, from any region: settles it, since its own may be gone.
+    async fn committed(&mut self, id: &str) -> Result<bool, Error> {
+        let question = "SELECT onetrip.outcome($1, settle => true)";
         loop {
-            let answer = self.connect().await.query_one("SELECT onetrip.outcome($1)", &[&id]).await;
+            let answer = self.connect().await.query_typed_one(question, &[(&id, Type::TEXT)]).await;
             match answer.map(|row| row.get::<_, String>(0)) {
-                Ok(answer) if answer.starts_with("committed") => return true,
-                Ok(answer) if answer == "aborted" => return false,
+                Ok(answer) if answer.starts_with("committed") => return Ok(true),
+                Ok(answer) if answer == "aborted" => return Ok(false),
+                // It must be granted.
+                Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => return Err(error),
                 _ => pause(100).await,
             }
         }
@@ -45,7 +51,7 @@ impl Database {
             let attempt = async {
                 let transaction = self.connect().await.transaction().await?;
                 // Costs nothing, and tells what became of a COMMIT that got no answer.
-                let row = transaction.query_one("SELECT onetrip.current_transaction_id()", &[]).await?;
+                let row = transaction.query_typed_one("SELECT onetrip.current_transaction_id()", &[]).await?;
                 id = Some(row.get::<_, String>(0));
                 work(&transaction).await?;
                 transaction.commit().await
@@ -56,10 +62,13 @@ impl Database {
                 Some(code) if *code == SqlState::T_R_SERIALIZATION_FAILURE => {}
                 Some(code) if *code == SqlState::T_R_DEADLOCK_DETECTED => {}
                 // 08007: the outcome is open; the others: the connection is gone.
-                Some(code) if code.code() != "08007" && !code.code().starts_with("57P") => return Err(error),
-                _ => {
+                Some(code) if !code.code().starts_with("08") && !code.code().starts_with("57P") => return Err(error),
+                code => {
+                    if code.is_none_or(|code| code.code() != "08007") {
+                        self.client = None;
+                    }
                     if let Some(id) = id {
-                        if self.committed(&id).await {
+                        if self.committed(&id).await? {
                             return Ok(());
                         }
                     }
@@ -75,9 +84,9 @@ async fn pause(ms: u64) {
 }
 
 async fn transfer(transaction: &Transaction<'_>) -> Result<(), Error> {
-    transaction.execute("UPDATE account SET balance = balance - 1 WHERE id = 1", &[]).await?;
-    transaction.execute("UPDATE account SET balance = balance + 1 WHERE id = 2", &[]).await?;
-    transaction.execute("INSERT INTO transfer VALUES ('rust')", &[]).await?;
+    transaction.execute_typed("UPDATE account SET balance = balance - 1 WHERE id = 1", &[]).await?;
+    transaction.execute_typed("UPDATE account SET balance = balance + 1 WHERE id = 2", &[]).await?;
+    transaction.execute_typed("INSERT INTO transfer VALUES ('rust')", &[]).await?;
     Ok(())
 }
 
@@ -86,10 +95,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::var("ONETRIP_URL")?;
     let count: u32 = std::env::args().nth(1).ok_or("how many?")?.parse()?;
     let mut database = Database { url, client: None };
-    for _ in 0..count {
+    for n in 1..=count {
         database.run(transfer).await?;
+        println!("{n}");
     }
-    let row = database.connect().await.query_one("SELECT count(*) FROM transfer WHERE by = 'rust'", &[]).await?;
-    println!("{}", row.get::<_, i64>(0));
+    let count = "SELECT count(*) FROM transfer WHERE by = 'rust'";
+    println!("{}", database.connect().await.query_typed_one(count, &[]).await?.get::<_, i64>(0));
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Nodes come and go while every region writes, and nothing that was acknowledged is lost.
 
-use crate::lab::{self, number, until, Lab, SOON};
+use crate::lab::{self, ask, number, until, Lab, SOON};
 use crate::load::Load;
 
 /// Goal: a cluster under load grows from three voters to five and shrinks again, its leader moves and then leaves the
@@ -99,6 +99,7 @@ async fn a_dead_node_is_replaced_and_a_witness_and_a_replica_join() {
     let refused = reader.refused("insert into kept values ('never', 9)").await;
     assert_eq!(refused.code().code(), "25006", "{refused:?}");
     drivers_tell_a_replica_from_a_voter(&lab, replica);
+    load_balancers_tell_roles_apart(&lab, witness, replica).await;
     lab.everywhere().await;
     assert!(number(&reader.client, "select count(*) from kept").await.unwrap() > 0);
 
@@ -122,6 +123,18 @@ fn drivers_tell_a_replica_from_a_voter(lab: &Lab, replica: usize) {
         ("any", [replica, 0], replica),
     ] {
         assert_eq!(lab::found_by_libpq(lab, &order, attributes), Some(found), "{attributes}");
+    }
+}
+
+/// A witness serves no SQL; a replica serves reads.
+async fn load_balancers_tell_roles_apart(lab: &Lab, witness: usize, replica: usize) {
+    let no_sql = (503, "this node has no PostgreSQL\n".to_string());
+    for path in ["/writable", "/readable", "/readable?max_lag=60000"] {
+        assert_eq!(ask(lab, witness, path).await.unwrap(), no_sql, "{path}");
+    }
+    assert_eq!(ask(lab, replica, "/writable").await.unwrap(), (503, "this node is a read replica\n".to_string()));
+    for path in ["/readable", "/readable?max_lag=60000"] {
+        assert_eq!(ask(lab, replica, path).await.unwrap().0, 200, "{path}");
     }
 }
 
