@@ -14,7 +14,7 @@ BUILD_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-upgrade test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs lint-monitoring bench bench-node bench-failover bench-return bench-rows bench-heap clean
+.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-upgrade test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs lint-monitoring bench bench-node bench-failover bench-clients bench-return bench-rows bench-heap clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -53,6 +53,7 @@ help:
 	@echo "             docs/measurements, and the tables of README.md and docs/comparison.md (20 minutes; ARGS='--only regions,rows --seconds 2'; ARGS=--help)"
 	@echo "make bench-node  what the node costs without PostgreSQL"
 	@echo "make bench-failover  how long commits stop when a region fails under full load, measured 40 times"
+	@echo "make bench-clients  how long a client is without a server when its region fails: drivers, HAProxy, pgbouncer (25 minutes)"
 	@echo "make bench-return  what clients elsewhere notice when a member returns that missed five minutes of full load"
 	@echo "make bench-rows  CPU time per row, at its origin and applied elsewhere, compared with heap"
 	@echo "make bench-heap  tpcb-like transactions and COPY in one region without others, compared with heap (ARGS=folder for its page)"
@@ -257,6 +258,14 @@ bench-node: setup
 # About five minutes on a quiet machine.
 bench-failover: setup
 	cargo bench --locked -p onetrip-lab --bench failover -- $(or $(ARGS),--out docs/measurements/2026-11-22-failover)
+
+# About 25 minutes.
+bench-clients: export CARGO_PROFILE_RELEASE_LTO = off
+bench-clients: setup
+	@scripts/setup.sh clients
+	cargo build --release --locked -p onetrip-cli
+	cargo build --release --locked -p onetrip-lab --example retry
+	@scripts/bench-clients.sh $(BUILD_DIR) $(or $(ARGS),docs/measurements/2026-11-27-failover-clients)
 
 # About ten minutes.
 bench-return: setup

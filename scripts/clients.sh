@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Three regions, the programs of docs/clients, and what docs/clients.md puts before the regions.  Sourced by
-# scripts/test-clients.sh, which sets `name` and `target` before.  At the exit everything that was
+# scripts/test-clients.sh and scripts/bench-clients.sh, which set `name` and `target` before.  At the exit everything that was
 # started is ended, and $work goes.
 mkdir -p "$target/clients"
 build=$(realpath "$target/clients")
