@@ -21,6 +21,31 @@ SELECT (m ->> 'id')::integer AS node_id, m ->> 'region' AS region, m ->> 'addres
        m #>> '{report,counts,extension}' AS extension_version, (m #>> '{report,level_known}')::integer AS format_level
   FROM pg_catalog.jsonb_array_elements(onetrip.cluster() -> 'members') AS m;
 
+-- ---- what a COMMIT takes ----
+
+DROP FUNCTION onetrip.last_commit();
+CREATE FUNCTION onetrip.last_commit(
+    OUT transaction_id text, OUT entry bigint, OUT bytes bigint, OUT round_trips integer,
+    OUT held_by text[], OUT prepare_ms float8, OUT verdict_ms float8, OUT turn_ms float8,
+    OUT local_ms float8, OUT everywhere_ms float8, OUT propose_ms float8, OUT replicate_ms float8,
+    OUT certify_ms float8)
+    RETURNS record
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_last_commit_parts';
+COMMENT ON FUNCTION onetrip.last_commit() IS
+    'What the last COMMIT of this session that changed something cost; nulls if there was none.';
+
+CREATE OR REPLACE VIEW onetrip.commits AS
+    SELECT part, max(up_to_here) AS count, max(part_sum_ms) / max(up_to_here) AS mean_ms,
+           min(up_to_ms) FILTER (WHERE up_to_here >= 0.50 * total) AS p50_ms,
+           min(up_to_ms) FILTER (WHERE up_to_here >= 0.95 * total) AS p95_ms,
+           min(up_to_ms) FILTER (WHERE up_to_here >= 0.99 * total) AS p99_ms,
+           max(up_to_ms) AS max_ms
+      FROM (SELECT *, max(up_to_here) OVER (PARTITION BY part) AS total
+              FROM onetrip.commit_histogram) AS histogram
+     GROUP BY part
+     ORDER BY array_position(ARRAY['prepare', 'verdict', 'propose', 'replicate', 'certify', 'turn', 'local',
+                                   'everywhere', 'whole'], part);
+
 -- ---- publications ----
 
 -- PostgreSQL's own function, under a name that is not redirected.  It has another signature from 16 on.

@@ -8,6 +8,8 @@
 #   stale N   READ_AT with the number before, at 0; then the answer, at N
 #   silence   nothing; a later READ gets an answer to this one as well, before its own
 #   lost      the connection is closed
+# While DIR/old exists, HELLO says nothing that the node of an earlier release would not look at.
+#
 # It ends once DIR or the node's socket is gone.
 use strict;
 use warnings;
@@ -44,6 +46,7 @@ sub serve {
                 my ($length, $type) = unpack 'VC', $buffer;
                 last if length $buffer < 4 + $length;
                 my $frame = substr($buffer, 0, 4 + $length, '');
+                substr($frame, -16, 8) = "\0" x 8 if $type == 0x01 && -e "$dir/old";
                 if ($type != 0x09) {
                     syswrite($node, $frame);
                     next;

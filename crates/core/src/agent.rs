@@ -16,6 +16,9 @@ pub const VERSION: u16 = 2;
 pub const MAX_FRAME_BYTES: usize = 1 << 30;
 /// "No key" in a VERDICT.
 pub const NO_KEY: u32 = u32::MAX;
+/// In a backend's HELLO, in the place of the applied index, which it has none of: it can read a VERDICT with
+/// [`WayTimes`].  An earlier release of the node does not look there.
+pub const TAKES_TIMES: u64 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -31,6 +34,12 @@ pub struct Hello {
     pub incarnation: u64,
     pub applied: LogIndex,
     pub durable: LogIndex,
+}
+
+impl Hello {
+    pub fn takes_times(&self) -> bool {
+        self.role == Role::Backend && self.applied.0 & TAKES_TIMES != 0
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,6 +144,23 @@ pub struct VerdictFrame {
     pub key: u32,
     pub region: RegionId,
     pub message: String,
+    /// Of what commits, for those who can read it.
+    pub times: Option<WayTimes>,
+}
+
+/// How long the parts of a transaction's way took, on the node's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WayTimes {
+    /// From when the node had it until it knew that a majority has its entry.
+    pub replicate_us: u64,
+    /// From then until it was decided.
+    pub certify_us: u64,
+}
+
+impl WayTimes {
+    fn read(r: &mut Reader) -> Result<WayTimes> {
+        Ok(WayTimes { replicate_us: r.u64("replicate")?, certify_us: r.u64("certify")? })
+    }
 }
 
 /// Whom a fresh read took.
@@ -485,6 +511,7 @@ impl ToPostgres {
                     key: r.u32("key number")?,
                     region: RegionId(r.str("region")?),
                     message: r.str("message")?,
+                    times: if r.left() == 0 { None } else { Some(WayTimes::read(&mut r)?) },
                 })
             }
             OUTCOME_IS => ToPostgres::OutcomeIs {
@@ -567,6 +594,10 @@ impl ToPostgres {
                 out.put_u32_le(v.key);
                 put_str(&mut out, v.region.as_str());
                 put_str(&mut out, &v.message);
+                if let Some(times) = v.times {
+                    out.put_u64_le(times.replicate_us);
+                    out.put_u64_le(times.certify_us);
+                }
             }
             ToPostgres::OutcomeIs { txn, state, at } => {
                 out.put_u8(OUTCOME_IS);

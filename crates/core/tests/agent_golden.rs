@@ -40,7 +40,7 @@ fn from_postgres() -> Vec<(&'static str, FromPostgres)> {
         Key { hash: u64::MAX, mode: LockMode::Update, base: Base(0x0102_0304_0506_0708) },
     ];
     vec![
-        ("hello_backend", hello(Role::Backend, 4242, 0, 0)),
+        ("hello_backend", hello(Role::Backend, 4242, TAKES_TIMES, 0)),
         ("hello_apply_worker", hello(Role::ApplyWorker, 4243, 1000, 990)),
         ("propose", FromPostgres::Propose(Entry::encode(&TXN, &keys, WRITE_SET))),
         ("propose_empty", FromPostgres::Propose(Entry::encode(&TXN, &[], b""))),
@@ -91,7 +91,15 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
             key,
             region: region.into(),
             message: message.into(),
+            times: None,
         })
+    };
+    let in_time = |frame| match frame {
+        ToPostgres::Verdict(verdict) => {
+            let times = Some(WayTimes { replicate_us: 80_123, certify_us: 45 });
+            ToPostgres::Verdict(VerdictFrame { times, ..verdict })
+        }
+        other => other,
     };
     let refused = "entry is 300000000 bytes, limit 268435456 \u{2013} split it";
     let outcome_is = |state, at| ToPostgres::OutcomeIs { txn: TXN, state, at: LogIndex(at) };
@@ -108,6 +116,10 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
     vec![
         ("welcome", ToPostgres::Welcome { version: 2, node: NodeId(2), region, committed: LogIndex(1005) }),
         ("verdict_commit", verdict(VerdictOutcome::Commit, 1006, 1004, NO_KEY, "us-east-2", "us-east-2, eu")),
+        (
+            "verdict_commit_times",
+            in_time(verdict(VerdictOutcome::Commit, 1006, 1004, NO_KEY, "us-east-2", "us-east-2, eu")),
+        ),
         ("verdict_conflict", verdict(VerdictOutcome::Conflict, 1006, 1003, 3, "us-west-2", "")),
         ("verdict_window", verdict(VerdictOutcome::Window, 1006, 900, 0, "us-east-2", "")),
         ("verdict_refused", verdict(VerdictOutcome::Refused, 0, 0, NO_KEY, "us-east-2", refused)),
@@ -200,16 +212,21 @@ fn every_golden_file_is_read_by_a_test_here() {
 }
 
 /// Cutting a good frame's body short anywhere, or adding a byte, is an error, except where a write set may have any
-/// length.
+/// length; a VERDICT without its times is a good one.
 #[test]
 fn a_cut_or_padded_frame_is_an_error() {
     let open_ended = ["propose", "propose_empty", "entry", "entry_left_out", "entry_leaves_out", "rehearse", "seen"];
     let all = from_postgres().into_iter().map(|(n, f)| (n, f.encode(), true));
     let all = all.chain(to_postgres().into_iter().map(|(n, f)| (n, f.encode(), false)));
+    let without_times = one_frame(&golden("verdict_commit"));
     for (name, raw, from_pg) in all.filter(|x| !open_ended.contains(&x.0)) {
         let body = one_frame(&raw);
         let padded: Bytes = body.iter().copied().chain([0]).collect();
         for bad in (0..body.len()).map(|n| body.slice(..n)).chain([padded]) {
+            if bad == without_times {
+                assert_eq!(name, "verdict_commit_times");
+                continue;
+            }
             let failed = if from_pg { FromPostgres::decode(bad).is_err() } else { ToPostgres::decode(bad).is_err() };
             assert!(failed, "{name}");
         }

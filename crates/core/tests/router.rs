@@ -4,12 +4,15 @@
 #![allow(clippy::disallowed_types)]
 
 use bytes::{Bytes, BytesMut};
-use onetrip_core::agent::{take_frame, EntryFlags, Hello, OutcomeState, Role, ToPostgres, VerdictOutcome, VERSION};
+use onetrip_core::agent::{
+    take_frame, EntryFlags, Hello, OutcomeState, Role, ToPostgres, VerdictOutcome, WayTimes, TAKES_TIMES, VERSION,
+};
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Limits};
 use onetrip_core::parts::PartSizes;
-use onetrip_core::router::{AgentEvent, ConnId, Context, Log, Outbox, Router};
+use onetrip_core::router::{AgentEvent, ConnId, Context, Log, Outbox, Router, Way};
 use onetrip_core::{Base, Entry, Error, Key, LockMode, LogIndex, Members, NodeId, TxnId};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Frames; `None` is the end of the connection.
 #[derive(Default)]
@@ -68,10 +71,10 @@ fn a_verdict_whose_place_is_not_known_is_not_told() {
         let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
         let hello =
             Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
-        router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, &mut context).unwrap();
+        router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, Duration::ZERO, &mut context).unwrap();
         let raw = Entry::encode(&txn(2), &[], b"");
         let again = AgentEvent::Propose { conn, txn: txn(2), raw, permit: None };
-        assert!(router.handle(again, &mut context).unwrap().is_none());
+        assert!(router.handle(again, Duration::ZERO, &mut context).unwrap().is_none());
         let said = wire.0.lock().unwrap();
         match said.last().unwrap() {
             Some(ToPostgres::Verdict(verdict)) if !forgotten => {
@@ -108,17 +111,17 @@ fn what_has_lost_already_is_not_proposed() {
     let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
     let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
     let hello = Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
-    router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, &mut context).unwrap();
+    router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, Duration::ZERO, &mut context).unwrap();
     let (txn, raw) = of(1, 1, 0);
     let propose = AgentEvent::Propose { conn, txn, raw, permit: None };
-    assert!(router.handle(propose, &mut context).unwrap().is_none());
+    assert!(router.handle(propose, Duration::ZERO, &mut context).unwrap().is_none());
     let Some(Some(ToPostgres::Verdict(verdict))) = wire.0.lock().unwrap().pop() else { panic!("no verdict") };
     let told = (verdict.txn, verdict.outcome, verdict.at, verdict.other, verdict.key);
     assert_eq!(told, (txn, VerdictOutcome::Conflict, zero, LogIndex(1), 0));
     assert!(!router.is_pending(&txn));
     let (txn, raw) = of(1, 2, 1);
     let propose = AgentEvent::Propose { conn, txn, raw: raw.clone(), permit: None };
-    assert_eq!(router.handle(propose, &mut context).unwrap(), Some(raw));
+    assert_eq!(router.handle(propose, Duration::ZERO, &mut context).unwrap(), Some(raw));
     assert!(router.is_pending(&txn));
 }
 
@@ -145,7 +148,7 @@ fn the_worker_gets_what_is_prepared_here_too() {
             members: &members,
             tick: 0,
         };
-        router.handle(opened, &mut context).unwrap();
+        router.handle(opened, Duration::ZERO, &mut context).unwrap();
     }
     for (n, raw) in (1..).zip(raw) {
         let (at, conn) = (LogIndex(n), ConnId(1));
@@ -157,7 +160,7 @@ fn the_worker_gets_what_is_prepared_here_too() {
             tick: 0,
         };
         let propose = AgentEvent::Propose { conn, txn: txn(n), raw: raw.clone(), permit: None };
-        assert!(router.handle(propose, &mut context).unwrap().is_some());
+        assert!(router.handle(propose, Duration::ZERO, &mut context).unwrap().is_some());
         let decision = certifier.certify(at, &Entry::decode(raw).unwrap()).unwrap();
         let context = Context {
             certifier: &certifier,
@@ -166,7 +169,7 @@ fn the_worker_gets_what_is_prepared_here_too() {
             members: &members,
             tick: 0,
         };
-        router.decided(at, txn(n), decision, String::new(), &context);
+        router.decided(at, txn(n), decision, Way::default(), &context);
         router.feed_worker(&context).unwrap();
         let Some(Some(ToPostgres::Verdict(verdict))) = session.0.lock().unwrap().pop() else { panic!("no verdict") };
         assert_eq!((verdict.outcome, verdict.at), (VerdictOutcome::ByWorker, at));
@@ -181,13 +184,13 @@ fn the_worker_gets_what_is_prepared_here_too() {
         tick: 0,
     };
     for n in [1, 2] {
-        router.handle(AgentEvent::Outcome { conn: ConnId(1), txn: txn(n) }, &mut context).unwrap();
+        router.handle(AgentEvent::Outcome { conn: ConnId(1), txn: txn(n) }, Duration::ZERO, &mut context).unwrap();
         let Some(Some(ToPostgres::OutcomeIs { state, .. })) = session.0.lock().unwrap().pop() else {
             panic!("no outcome")
         };
         assert_eq!(state, if n == 1 { OutcomeState::Prepared } else { OutcomeState::Committed });
     }
-    router.handle(AgentEvent::Closed { conn: ConnId(1) }, &mut context).unwrap();
+    router.handle(AgentEvent::Closed { conn: ConnId(1) }, Duration::ZERO, &mut context).unwrap();
     assert!(router.is_fed());
 }
 
@@ -241,21 +244,21 @@ fn what_is_left_out_is_taken_back_from_the_worker() {
 
     certifier.certify(LogIndex(1), &poison).unwrap();
     committed_indexes.push(LogIndex(1));
-    router.handle(opened(1), &mut context!()).unwrap();
+    router.handle(opened(1), Duration::ZERO, &mut context!()).unwrap();
     assert_eq!(said()[1..], [entry(1, 0, EntryFlags::default(), b"rows")]);
 
     let skip = Entry::decode(log.0[1].clone()).unwrap();
     let decision = certifier.certify(LogIndex(2), &skip).unwrap();
     committed_indexes.push(LogIndex(2));
-    router.decided(LogIndex(2), txn, decision, String::new(), &context!());
+    router.decided(LogIndex(2), txn, decision, Way::default(), &context!());
     assert_eq!(said(), [None], "the connection ends");
 
-    router.handle(opened(2), &mut context!()).unwrap();
+    router.handle(opened(2), Duration::ZERO, &mut context!()).unwrap();
     let left_out = EntryFlags { left_out: true, leaves_out: false };
     let leaves_out = EntryFlags { left_out: false, leaves_out: true };
     let index_1 = &[1, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(said()[1..], [entry(1, 0, left_out, b""), entry(2, 1, leaves_out, index_1)]);
-    router.handle(AgentEvent::Outcome { conn: ConnId(2), txn }, &mut context!()).unwrap();
+    router.handle(AgentEvent::Outcome { conn: ConnId(2), txn }, Duration::ZERO, &mut context!()).unwrap();
     assert_eq!(said(), [Some(ToPostgres::OutcomeIs { txn, state: OutcomeState::LeftOut, at: LogIndex(2) })]);
 }
 
@@ -287,10 +290,10 @@ fn what_is_left_out_and_proposed_again_is_no_success() {
         let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
         let hello =
             Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
-        router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, &mut context).unwrap();
+        router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, Duration::ZERO, &mut context).unwrap();
         let raw = raw[left_out - 1].clone();
         let again = AgentEvent::Propose { conn, txn: proposed.txn, raw, permit: None };
-        assert!(router.handle(again, &mut context).unwrap().is_none());
+        assert!(router.handle(again, Duration::ZERO, &mut context).unwrap().is_none());
         let said = wire.0.lock().unwrap();
         match said.last().unwrap() {
             Some(ToPostgres::Verdict(verdict)) if !is_left_out => {
@@ -298,6 +301,60 @@ fn what_is_left_out_and_proposed_again_is_no_success() {
             }
             None if is_left_out => {}
             other => panic!("{left_out}, left out: {is_left_out}: {other:?}"),
+        }
+    }
+}
+
+/// Goal: a session learns how long its proposal took, if it can read that, and only of what committed.
+///
+/// Method: a backend that says so in its HELLO, and one of an earlier release, with a transaction each that commits and
+/// one that loses.
+#[test]
+fn a_backend_that_can_read_times_gets_them() {
+    let (mut certifier, mut committed_indexes) = (Certifier::new(Limits::default()), CommittedIndexes::default());
+    let key = Key { hash: 7, mode: LockMode::Update, base: Base(0) };
+    let members = Members::bootstrap(vec![], "r".into(), 1);
+    let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
+    let (us, mut at) = (Duration::from_micros, LogIndex::ZERO);
+    for (n, takes_times) in [(1, true), (2, false)] {
+        let (wire, conn) = (Arc::new(Wire::default()), ConnId(n));
+        for sequence in [2 * n, 2 * n + 1] {
+            macro_rules! context {
+                () => {
+                    Context {
+                        certifier: &certifier,
+                        committed_indexes: &mut committed_indexes,
+                        log: &NoLog,
+                        members: &members,
+                        tick: 0,
+                    }
+                };
+            }
+            let (zero, role) = (LogIndex::ZERO, Role::Backend);
+            let applied = if takes_times { LogIndex(TAKES_TIMES) } else { zero };
+            let hello = Hello { version: VERSION, role, pid: 1, incarnation: 1, applied, durable: zero };
+            let opened = AgentEvent::Opened { conn, hello, outbox: wire.clone() };
+            router.handle(opened, Duration::ZERO, &mut context!()).unwrap();
+            // The second one of each wants a key that another node's transaction, which it has not seen, got first.
+            let txn = TxnId { node: NodeId(1), incarnation: 1, sequence };
+            let raw = Entry::encode(&txn, &if sequence % 2 == 0 { vec![] } else { vec![key] }, b"");
+            let propose = AgentEvent::Propose { conn, txn, raw: raw.clone(), permit: None };
+            router.handle(propose, us(1_000), &mut context!()).unwrap();
+            if sequence % 2 == 1 {
+                let first = TxnId { node: NodeId(2), incarnation: 1, sequence };
+                let first = Entry::decode(Entry::encode(&first, &[key], b"")).unwrap();
+                at.0 += 1;
+                certifier.certify(at, &first).unwrap();
+            }
+            at.0 += 1;
+            let decision = certifier.certify(at, &Entry::decode(raw).unwrap()).unwrap();
+            let way = Way { held_by: "a".into(), committed: us(81_000), decided: us(81_045) };
+            router.decided(at, txn, decision, way, &context!());
+            let Some(Some(ToPostgres::Verdict(verdict))) = wire.0.lock().unwrap().pop() else { panic!("no verdict") };
+            let commits = sequence % 2 == 0;
+            assert_eq!(verdict.outcome == VerdictOutcome::Commit, commits, "{verdict:?}");
+            let times = WayTimes { replicate_us: 80_000, certify_us: 45 };
+            assert_eq!(verdict.times, (commits && takes_times).then_some(times));
         }
     }
 }

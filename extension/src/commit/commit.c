@@ -674,7 +674,7 @@ commit_decide(void (*wrap) (void), OtVerdict *verdict)
 	/* Committed, from here on. */
 	committing.index = verdict->at;
 	commit_own_id_enter(OWN_ID_FINAL);
-	ot_cost_held_by(verdict->message);
+	ot_cost_decided(verdict);
 	OT_STOP_POINT("verdict-received");
 }
 

@@ -122,7 +122,7 @@ typedef enum OtCostMark
 extern void ot_cost_begin(OtTxnId txn, int trips);
 extern void ot_cost_mark(OtCostMark mark);
 extern void ot_cost_bytes(uint64 bytes);
-extern void ot_cost_held_by(const char *regions);
+extern void ot_cost_decided(const OtVerdict *verdict);
 extern void ot_cost_committed(OtLogIndex entry);
 extern void ot_cost_end(bool everywhere);
 extern void ot_cost_init(void);

@@ -8,7 +8,12 @@
  * The parts of a COMMIT, as this process sees them:
  *
  *	prepare		locks' keys, rehearsal of statements in other regions
- *	verdict		from PROPOSE to the verdict: the one crossing of regions, the log
+ *	verdict		from PROPOSE to the verdict: the one crossing of regions, the log.
+ *				The node says how long two parts of it took, on its own clock,
+ *				which goes as fast as this one; the third is the rest:
+ *		propose		to the node, and its answer's way back
+ *		replicate	until the node knew that a majority has the entry
+ *		certify		until it had decided it
  *	turn		until all earlier entries are committed here
  *	local		PostgreSQL's own commit, until it is published
  *	everywhere	with onetrip.ack = applied_everywhere, until the other regions
@@ -38,6 +43,10 @@
 #include "shmem/shmem.h"
 
 PG_FUNCTION_INFO_V1(ot_last_commit);
+PG_FUNCTION_INFO_V1(ot_last_commit_parts);
+
+#define LAST_COMMIT_COLUMNS 10	/* of version 0.1 of the objects */
+#define LAST_COMMIT_PARTS 3
 
 typedef struct CommitCost
 {
@@ -46,6 +55,9 @@ typedef struct CommitCost
 	uint64		bytes;
 	int			trips;
 	char		held_by[256];	/* regions, as the VERDICT says */
+	bool		has_times;		/* the VERDICT says these, in microseconds */
+	uint64		replicate_us;
+	uint64		certify_us;
 	bool		everywhere;		/* waited for the other regions to show it */
 	instr_time	marks[OT_COST_MARKS];
 } CommitCost;
@@ -77,12 +89,6 @@ ot_cost_bytes(uint64 bytes)
 	present.bytes = bytes;
 }
 
-/* Whose disks had it when it was decided. */
-void
-ot_cost_held_by(const char *regions)
-{
-	strlcpy(present.held_by, regions, sizeof(present.held_by));
-}
 
 static uint64
 cost_microseconds(const CommitCost *cost, OtCostMark from, OtCostMark to)
@@ -93,12 +99,37 @@ cost_microseconds(const CommitCost *cost, OtCostMark from, OtCostMark to)
 	return INSTR_TIME_GET_MICROSEC(part);
 }
 
+/*
+ * It was decided: whose disks had it by then, and how long that took.  A clock
+ * that counts while the machine sleeps may have more than this process saw.
+ */
+void
+ot_cost_decided(const OtVerdict *verdict)
+{
+	uint64		whole = cost_microseconds(&present, OT_COST_PROPOSED, OT_COST_DECIDED);
+
+	strlcpy(present.held_by, verdict->message, sizeof(present.held_by));
+	present.has_times = verdict->has_times && verdict->replicate_us <= whole &&
+		verdict->certify_us <= whole - verdict->replicate_us;
+	if (!present.has_times)
+		return;
+	present.replicate_us = verdict->replicate_us;
+	present.certify_us = verdict->certify_us;
+}
+
 /* It is committed here. */
 void
 ot_cost_committed(OtLogIndex entry)
 {
 	ot_cost_mark(OT_COST_PUBLISHED);
 	present.entry = entry;
+}
+
+/* What is left of the verdict's time. */
+static uint64
+cost_propose_us(const CommitCost *cost)
+{
+	return cost_microseconds(cost, OT_COST_PROPOSED, OT_COST_DECIDED) - cost->replicate_us - cost->certify_us;
 }
 
 /* Its client is going to be answered; has it waited for the other regions? */
@@ -121,9 +152,12 @@ ot_cost_end(bool everywhere)
 		us[OT_COMMIT_EVERYWHERE] = cost_microseconds(&last, OT_COST_PUBLISHED, OT_COST_EVERYWHERE);
 	us[OT_COMMIT_WHOLE] = cost_microseconds(&last, OT_COST_BEGUN,
 											everywhere ? OT_COST_EVERYWHERE : OT_COST_PUBLISHED);
+	us[OT_COMMIT_PROPOSE] = cost_propose_us(&last);
+	us[OT_COMMIT_REPLICATE] = last.replicate_us;
+	us[OT_COMMIT_CERTIFY] = last.certify_us;
 	for (int part = 0; part < OT_COMMIT_PARTS; part++)
 	{
-		if (part != OT_COMMIT_EVERYWHERE || everywhere)
+		if (part == OT_COMMIT_EVERYWHERE ? everywhere : part <= OT_COMMIT_WHOLE || last.has_times)
 			ot_commit_time_note(part, us[part]);
 	}
 	if (unlikely(ot_trace_every > 0) && last.txn.sequence % ot_trace_every == 0)
@@ -136,17 +170,16 @@ last_commit_part(OtCostMark from)
 	return Float8GetDatum(cost_microseconds(&last, from, from + 1) / 1000.0);
 }
 
-/* onetrip.last_commit() returns record; null if this session has had none. */
-Datum
-ot_last_commit(PG_FUNCTION_ARGS)
+static Datum
+last_commit(FunctionCallInfo fcinfo, int columns)
 {
 	TupleDesc	desc;
-	Datum		values[10];
-	bool		nulls[10] = {0};
+	Datum		values[LAST_COMMIT_COLUMNS + LAST_COMMIT_PARTS];
+	bool		nulls[LAST_COMMIT_COLUMNS + LAST_COMMIT_PARTS] = {0};
 	char		id[OT_TXN_ID_TEXT_MAX];
 
 	ot_check_running();
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE || desc->natts != columns)
 		elog(ERROR, "return type must be a row type");
 	if (last.entry.value == 0)
 		PG_RETURN_NULL();
@@ -165,7 +198,28 @@ ot_last_commit(PG_FUNCTION_ARGS)
 	nulls[9] = !last.everywhere;
 	if (last.everywhere)
 		values[9] = last_commit_part(OT_COST_PUBLISHED);
+	nulls[10] = nulls[11] = nulls[12] = !last.has_times;
+	if (last.has_times)
+	{
+		values[10] = Float8GetDatum(cost_propose_us(&last) / 1000.0);
+		values[11] = Float8GetDatum(last.replicate_us / 1000.0);
+		values[12] = Float8GetDatum(last.certify_us / 1000.0);
+	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}
+
+/* onetrip.last_commit() returns record; null if this session has had none. */
+Datum
+ot_last_commit_parts(PG_FUNCTION_ARGS)
+{
+	return last_commit(fcinfo, LAST_COMMIT_COLUMNS + LAST_COMMIT_PARTS);
+}
+
+/* The same in version 0.1 of the objects. */
+Datum
+ot_last_commit(PG_FUNCTION_ARGS)
+{
+	return last_commit(fcinfo, LAST_COMMIT_COLUMNS);
 }
 
 /* ---- the notice ---- */
@@ -182,8 +236,12 @@ cost_notice(void)
 	StringInfoData parts;
 
 	initStringInfo(&parts);
-	appendStringInfo(&parts, "Prepare %.1f ms, verdict %.1f ms, turn %.1f ms, local commit %.1f ms",
-					 cost_ms(OT_COST_BEGUN, OT_COST_PROPOSED), cost_ms(OT_COST_PROPOSED, OT_COST_DECIDED),
+	appendStringInfo(&parts, "Prepare %.1f ms, verdict %.1f ms", cost_ms(OT_COST_BEGUN, OT_COST_PROPOSED),
+					 cost_ms(OT_COST_PROPOSED, OT_COST_DECIDED));
+	if (last.has_times)
+		appendStringInfo(&parts, " (propose %.1f ms, replicate %.1f ms, certify %.1f ms)",
+						 cost_propose_us(&last) / 1000.0, last.replicate_us / 1000.0, last.certify_us / 1000.0);
+	appendStringInfo(&parts, ", turn %.1f ms, local commit %.1f ms",
 					 cost_ms(OT_COST_DECIDED, OT_COST_TURN), cost_ms(OT_COST_TURN, OT_COST_PUBLISHED));
 	if (last.everywhere)
 		appendStringInfo(&parts, ", everywhere %.1f ms", cost_ms(OT_COST_PUBLISHED, OT_COST_EVERYWHERE));

@@ -29,12 +29,15 @@
 
 #define TRACED_KEPT 4096
 
+/* The node has timed the parts of the verdict itself. */
+#define TRACED_PARTS (OT_COMMIT_WHOLE + 1)
+
 typedef struct Trace
 {
 	OtTxnId		txn;
 	OtLogIndex	entry;
 	TimestampTz end;			/* of the whole */
-	uint64		us[OT_COMMIT_PARTS];	/* microseconds */
+	uint64		us[TRACED_PARTS];	/* microseconds */
 	bool		everywhere;		/* it has that part */
 	uint64		bytes;
 	Oid			role;
@@ -130,8 +133,8 @@ ot_traced_commits(PG_FUNCTION_ARGS)
 	for (; n <= count; n++)
 	{
 		Trace		trace;
-		Datum		values[4 + OT_COMMIT_PARTS + 3];
-		bool		nulls[4 + OT_COMMIT_PARTS + 3] = {0};
+		Datum		values[4 + TRACED_PARTS + 3];
+		bool		nulls[4 + TRACED_PARTS + 3] = {0};
 		char		id[OT_TXN_ID_TEXT_MAX];
 		int			at = 0;
 
@@ -145,7 +148,7 @@ ot_traced_commits(PG_FUNCTION_ARGS)
 		values[at++] = CStringGetTextDatum(ot_txn_to_text(trace.txn, id));
 		values[at++] = Int64GetDatum((int64) trace.entry.value);
 		values[at++] = TimestampTzGetDatum(trace.end);
-		for (int part = 0; part < OT_COMMIT_PARTS; part++)
+		for (int part = 0; part < TRACED_PARTS; part++)
 		{
 			nulls[at] = part == OT_COMMIT_EVERYWHERE && !trace.everywhere;
 			values[at++] = Int64GetDatum((int64) trace.us[part]);

@@ -242,7 +242,7 @@ ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durabl
 	ot_put_u8(frame, role);
 	ot_put_u32(frame, MyProcPid);
 	ot_put_u64(frame, ot_incarnation());
-	ot_put_u64(frame, applied.value);
+	ot_put_u64(frame, role == OT_ROLE_BACKEND ? OT_AGENT_TAKES_TIMES : applied.value);
 	ot_put_u64(frame, durable.value);
 	ot_agent_frame_end(agent);
 	return true;
@@ -515,8 +515,9 @@ ot_agent_peer_closed(OtAgent *agent)
 		 (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)));
 }
 
-/* The part of a VERDICT before the region, which has a fixed length. */
+/* The part of a VERDICT before the region, which has a fixed length, and the one behind the message. */
 #define VERDICT_BYTES_MIN (OT_TXN_ID_BYTES + 1 + 8 + 8 + 4)
+#define VERDICT_TIMES_BYTES (8 + 8)
 
 /* Copies a str, cut to the buffer's size.  false: the body ends too early. */
 static bool
@@ -548,9 +549,13 @@ ot_agent_get_verdict(OtReader *body, OtVerdict *verdict)
 	verdict->at.value = ot_get_u64(body);
 	verdict->other.value = ot_get_u64(body);
 	verdict->key_number = ot_get_u32(body);
-	return agent_get_str_into(body, verdict->region, sizeof(verdict->region)) &&
-		agent_get_str_into(body, verdict->message, sizeof(verdict->message)) &&
-		body->at == body->end &&
+	if (!agent_get_str_into(body, verdict->region, sizeof(verdict->region)) ||
+		!agent_get_str_into(body, verdict->message, sizeof(verdict->message)))
+		return false;
+	verdict->has_times = body->end - body->at >= VERDICT_TIMES_BYTES;
+	verdict->replicate_us = verdict->has_times ? ot_get_u64(body) : 0;
+	verdict->certify_us = verdict->has_times ? ot_get_u64(body) : 0;
+	return body->at == body->end &&
 		verdict->outcome >= OT_OUTCOME_COMMIT && verdict->outcome <= OT_OUTCOME_NO_ROOM;
 }
 

@@ -49,6 +49,7 @@ extern bool ot_txn_from_text(const char *text, OtTxnId *txn);
 
 #define OT_AGENT_MAGIC		0x3154544f
 #define OT_AGENT_VERSION	2
+#define OT_AGENT_TAKES_TIMES 1	/* in a backend's HELLO, in the place of the applied index */
 #define OT_FRAME_BYTES_MAX	(1024 * 1024 * 1024 - 1024)
 
 typedef enum OtFrameType
@@ -106,6 +107,9 @@ typedef struct OtVerdict
 	uint32		key_number;
 	char		region[NAMEDATALEN];
 	char		message[256];
+	bool		has_times;		/* how long, in microseconds */
+	uint64		replicate_us;	/* until the node knew that a majority has it */
+	uint64		certify_us;		/* from then to the verdict */
 } OtVerdict;
 
 #define OT_ENTRY_LEFT_OUT	1	/* applied as an empty transaction at its index */

@@ -43,6 +43,9 @@ static const char *const names[OT_COMMIT_PARTS] = {
 	[OT_COMMIT_LOCAL] = "local",
 	[OT_COMMIT_EVERYWHERE] = "everywhere",
 	[OT_COMMIT_WHOLE] = "whole",
+	[OT_COMMIT_PROPOSE] = "propose",
+	[OT_COMMIT_REPLICATE] = "replicate",
+	[OT_COMMIT_CERTIFY] = "certify",
 };
 
 static CommitTimes *times = NULL;

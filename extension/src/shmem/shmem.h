@@ -245,10 +245,14 @@ typedef enum OtCommitPart
 	OT_COMMIT_TURN,
 	OT_COMMIT_LOCAL,
 	OT_COMMIT_EVERYWHERE,
-	OT_COMMIT_WHOLE
+	OT_COMMIT_WHOLE,
+	/* those of the verdict */
+	OT_COMMIT_PROPOSE,
+	OT_COMMIT_REPLICATE,
+	OT_COMMIT_CERTIFY
 } OtCommitPart;
 
-#define OT_COMMIT_PARTS (OT_COMMIT_WHOLE + 1)
+#define OT_COMMIT_PARTS (OT_COMMIT_CERTIFY + 1)
 
 extern void ot_commit_times_init(void);
 extern void ot_commit_time_note(OtCommitPart part, uint64 microseconds);

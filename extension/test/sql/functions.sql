@@ -37,8 +37,14 @@ SELECT part, count - :before_commits AS more, 0 <= mean_ms AND p50_ms <= p95_ms 
        AND mean_ms <= max_ms AS ordered FROM onetrip.commits;
 SELECT part, sum(count) = max(up_to_here) AS adds_up, bool_and(up_to_ms > 0) AS bounds FROM onetrip.commit_histogram
  GROUP BY part ORDER BY part;
-SELECT sum(mean_ms * count) FILTER (WHERE part <> 'whole') / sum(mean_ms * count) FILTER (WHERE part = 'whole') BETWEEN 0.9 AND 1
-       AS parts_make_the_whole FROM onetrip.commits;
+SELECT sum(mean_ms * count) FILTER (WHERE part IN ('prepare', 'verdict', 'turn', 'local', 'everywhere'))
+       / sum(mean_ms * count) FILTER (WHERE part = 'whole') BETWEEN 0.9 AND 1 AS parts_make_the_whole,
+       sum(mean_ms * count) FILTER (WHERE part IN ('propose', 'replicate', 'certify'))
+       / sum(mean_ms * count) FILTER (WHERE part = 'verdict') BETWEEN 0.999999 AND 1.000001 AS and_these_the_verdict
+  FROM onetrip.commits;
+-- So of one COMMIT, of which the node says how long its parts took.
+SELECT abs(propose_ms + replicate_ms + certify_ms - verdict_ms) < 0.0005 AS adds_up,
+       least(propose_ms, replicate_ms, certify_ms) >= 0 AS none_is_negative, replicate_ms > 0 AS replicates FROM onetrip.last_commit();
 
 -- roles: what each role's sessions have committed.
 CREATE ROLE onetrip_counted;

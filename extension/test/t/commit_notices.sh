@@ -6,7 +6,7 @@ noticed() {
         sed -E 's/[0-9]+\.[0-9]+ ms/- ms/g; s/entry [0-9]+/entry -/; s/on disk in .*\.$/on disk in -./'
 }
 line="NOTICE:  entry - is committed, with 1 round trip, in - ms"
-parts="DETAIL:  Prepare - ms, verdict - ms, turn - ms, local commit - ms; on disk in -."
+parts="DETAIL:  Prepare - ms, verdict - ms (propose - ms, replicate - ms, certify - ms), turn - ms, local commit - ms; on disk in -."
 twice=$(noticed -c "INSERT INTO noticed VALUES (1)" -c "BEGIN" -c "DELETE FROM noticed" -c "COMMIT")
 [ "$twice" = "$line
 $parts

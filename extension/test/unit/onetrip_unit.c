@@ -345,9 +345,11 @@ decode(OtFrameType type, OtReader *body)
 					ereport(ERROR,
 							(errcode(OT_ERR_PROTOCOL), errmsg("not a VERDICT")));
 				return psprintf("VERDICT %s outcome %d at " UINT64_FORMAT " other " UINT64_FORMAT
-								" key %u region %s message \"%s\"",
+								" key %u region %s message \"%s\"%s",
 								ot_txn_to_text(v.txn, txn), v.outcome, v.at.value,
-								v.other.value, v.key_number, v.region, v.message);
+								v.other.value, v.key_number, v.region, v.message,
+								!v.has_times ? "" : psprintf(" replicate " UINT64_FORMAT " certify " UINT64_FORMAT,
+															 v.replicate_us, v.certify_us));
 			}
 		case OT_FRAME_OUTCOME_IS:
 			{

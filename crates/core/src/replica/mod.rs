@@ -64,7 +64,7 @@ use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
 use crate::members::Members;
 use crate::parts::PartSizes;
 use crate::placement::{Patience, Traffic};
-use crate::router::{AgentEvent, Context, Outbox, Router};
+use crate::router::{AgentEvent, Context, Outbox, Router, Way};
 use crate::Checkpoint;
 use bytes::Bytes;
 use raft::eraftpb::MessageType;
@@ -293,7 +293,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             host.save_starts(self.consensus.log_mut(), starts)?;
             host.stage(Stage::StartsSaved)?;
         }
-        let raw = self.router.handle(event, &mut context!(self))?;
+        let raw = self.router.handle(event, host.now(), &mut context!(self))?;
         match raw {
             Some(raw) => {
                 host.stage(Stage::Received)?;
@@ -488,6 +488,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         committed: Vec<Committed>,
         host: &mut H,
     ) -> Result<(), H::Error> {
+        let known = host.now();
         for entry in committed {
             self.bytes_since_checkpoint += entry.data.len() as u64;
             if entry.transaction().is_some() {
@@ -505,8 +506,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             if matches!(decision, Decision::Decided { .. }) {
                 self.end_row_locks(txn, host);
             }
-            let held_by = if self.router.is_pending(&txn) { self.held_by(entry.index) } else { String::new() };
-            self.router.decided(entry.index, txn, decision, held_by, &context!(self));
+            let way = match self.router.is_pending(&txn) {
+                true => Way { held_by: self.held_by(entry.index), committed: known, decided: host.now() },
+                false => Way::default(),
+            };
+            self.router.decided(entry.index, txn, decision, way, &context!(self));
             host.stage(Stage::Told)?;
         }
         self.router.feed_worker(&context!(self))?;

@@ -13,9 +13,11 @@ mod feed;
 mod outside;
 mod settle;
 
-pub use outside::{refusal, refusal_as, AgentEvent, ConnId, Event, LockEvent, Log, Outbox, Permit, Read};
+pub use outside::{refusal, refusal_as, AgentEvent, ConnId, Event, LockEvent, Log, Outbox, Permit, Read, Way};
 
-use crate::agent::{Asked, Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY, VERSION};
+use crate::agent::{
+    Asked, Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VerdictOutcome, WayTimes, NO_KEY, VERSION,
+};
 use crate::certifier::{Certifier, CommittedIndexes, Decision, Outcome, Verdict};
 use crate::entry::Entry;
 use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
@@ -27,6 +29,7 @@ use feed::Feed;
 use settle::Settling;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A proposal is sent again this many ticks after the last time, with a delay that doubles up to a bound.  A lost
 /// leader is noticed at once, so this is only for a message lost on the way.
@@ -50,6 +53,8 @@ struct Conn<O> {
     outbox: Arc<O>,
     is_backend: bool,
     pid: u32,
+    /// It can read how long its proposals took.
+    takes_times: bool,
     waiting: Option<TxnId>,
     /// A verdict of commit was sent here, and the backend has not said yet that it has committed.
     in_doubt: Option<(TxnId, LogIndex)>,
@@ -67,6 +72,8 @@ const FEED_BYTES_MAX: usize = 64 << 20;
 struct Pending {
     conn: ConnId,
     raw: Bytes,
+    /// When this node had it.
+    taken: Duration,
     resend_at: u64,
     resend_ticks: u64,
     /// Set if it travels in parts.
@@ -187,15 +194,18 @@ impl<O: Outbox> Router<O> {
         }
     }
 
-    /// Handles one event.  What it returns is to be proposed.
+    /// Handles one event, at this time of the host's clock.  What it returns is to be proposed.
     pub fn handle<L: Log>(
         &mut self,
         event: AgentEvent<O>,
+        now: Duration,
         context: &mut Context<'_, L>,
     ) -> Result<Option<Bytes>, L::Error> {
         match event {
             AgentEvent::Opened { conn, hello, outbox } => self.open(conn, &hello, outbox, context)?,
-            AgentEvent::Propose { conn, txn, raw, permit } => return Ok(self.propose(conn, txn, raw, permit, context)),
+            AgentEvent::Propose { conn, txn, raw, permit } => {
+                return Ok(self.propose(conn, txn, raw, permit, now, context));
+            }
             AgentEvent::Outcome { conn, txn } => self.answer(conn, txn, context.certifier),
             AgentEvent::Settle { conn, txn } => match context.certifier.outcome(&txn) {
                 Outcome::Unknown => match self.settling.ask(conn, txn, context.tick) {
@@ -330,8 +340,9 @@ impl<O: Outbox> Router<O> {
         } else {
             outbox.send([welcome]);
         }
-        let (pid, waiting, in_doubt, reading, awaiting) = (hello.pid, None, None, None, None);
-        let fresh = Conn { outbox, is_backend, pid, waiting, in_doubt, reading, awaiting, locks: false };
+        let (pid, takes_times, locks) = (hello.pid, hello.takes_times(), false);
+        let (waiting, in_doubt, reading, awaiting) = (None, None, None, None);
+        let fresh = Conn { outbox, is_backend, pid, takes_times, waiting, in_doubt, reading, awaiting, locks };
         self.conns.insert(conn, fresh);
         Ok(())
     }
@@ -388,6 +399,7 @@ impl<O: Outbox> Router<O> {
         txn: TxnId,
         raw: Bytes,
         permit: Permit,
+        taken: Duration,
         context: &mut Context<'_, L>,
     ) -> Option<Bytes> {
         let c = self.conns.get_mut(&conn)?;
@@ -427,7 +439,7 @@ impl<O: Outbox> Router<O> {
                     }
                     (_, previous) => previous.unwrap_or(LogIndex::ZERO),
                 };
-                self.tell(conn, (txn, at), verdict, previous, String::new(), context.members);
+                self.tell(conn, (txn, at), verdict, previous, (String::new(), None), context.members);
                 return None;
             }
             Outcome::OlderThanKept => {
@@ -444,7 +456,8 @@ impl<O: Outbox> Router<O> {
         // It need not cross regions to lose, and hold its locks meanwhile, for which the apply worker may be waiting.
         let entry = Entry::decode(raw.clone()).ok().filter(|entry| entry.key_count() <= JUDGED_KEYS_MAX);
         if let Some(verdict) = entry.and_then(|entry| context.certifier.has_lost(&entry)) {
-            self.tell(conn, (txn, LogIndex::ZERO), verdict, LogIndex::ZERO, String::new(), context.members);
+            let zero = LogIndex::ZERO;
+            self.tell(conn, (txn, zero), verdict, zero, (String::new(), None), context.members);
             return None;
         }
         if let Some(c) = self.conns.get_mut(&conn) {
@@ -457,7 +470,7 @@ impl<O: Outbox> Router<O> {
         }
         let resend_ticks = RESEND_TICKS + at_once.as_ref().map_or(0, |raw| raw.len() as u64 / BYTES_PER_TICK);
         let resend_at = context.tick + resend_ticks;
-        let pending = Pending { conn, raw, resend_at, resend_ticks, parts, _permit: permit };
+        let pending = Pending { conn, raw, taken, resend_at, resend_ticks, parts, _permit: permit };
         if let Some(earlier) = self.pending.insert(txn, pending) {
             if let Some(c) = self.conns.get_mut(&earlier.conn) {
                 c.waiting = None;
@@ -505,15 +518,8 @@ impl<O: Outbox> Router<O> {
     }
 
     /// Rule 1, at the moment of certification.  [`Router::feed_worker`] sends what the apply worker is to get.
-    /// `held_by`: the regions whose disks are known to have it, if a session here waits for it.
-    pub fn decided<L>(
-        &mut self,
-        at: LogIndex,
-        txn: TxnId,
-        decision: Decision,
-        held_by: String,
-        context: &Context<'_, L>,
-    ) {
+    /// `way`: how that came, if a session here waits for it.
+    pub fn decided<L>(&mut self, at: LogIndex, txn: TxnId, decision: Decision, way: Way, context: &Context<'_, L>) {
         for conn in self.settling.decided(&txn) {
             self.answer(conn, txn, context.certifier);
         }
@@ -536,7 +542,12 @@ impl<O: Outbox> Router<O> {
             if let Some(c) = self.conns.get_mut(&waiting.conn) {
                 c.waiting = None;
             }
-            self.tell(waiting.conn, (txn, at), verdict, previous, held_by, context.members);
+            let us = |from: Duration, to: Duration| to.saturating_sub(from).as_micros() as u64;
+            let times = WayTimes {
+                replicate_us: us(waiting.taken, way.committed),
+                certify_us: us(way.committed.max(waiting.taken), way.decided),
+            };
+            self.tell(waiting.conn, (txn, at), verdict, previous, (way.held_by, Some(times)), context.members);
             if !verdict.is_for_workers() {
                 return;
             }
@@ -605,7 +616,7 @@ impl<O: Outbox> Router<O> {
         (txn, at): (TxnId, LogIndex),
         verdict: Verdict,
         previous: LogIndex,
-        held_by: String,
+        (held_by, times): (String, Option<WayTimes>),
         members: &Members,
     ) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
@@ -630,7 +641,8 @@ impl<O: Outbox> Router<O> {
             Verdict::Cancelled | Verdict::NotMember => (VerdictOutcome::Cancelled, LogIndex::ZERO, NO_KEY, own()),
         };
         let message = if verdict.commits() { held_by } else { String::new() };
-        let frame = VerdictFrame { txn, outcome, at, other, key, region, message };
+        let times = times.filter(|_| verdict.commits() && c.takes_times);
+        let frame = VerdictFrame { txn, outcome, at, other, key, region, message, times };
         c.outbox.send([ToPostgres::Verdict(frame).encode()]);
     }
 

@@ -6,6 +6,7 @@ use crate::ids::{LogIndex, RegionId, TxnId};
 use crate::row_locks::LockAsk;
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Names one connection for the life of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +74,16 @@ pub enum LockEvent {
     Gone(ConnId),
 }
 
+/// How an entry came to be decided, for the session that waits for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// The regions whose disks are known to have it.
+    pub held_by: String,
+    /// When it was known to be on a majority, and when it was decided, on the clock of [`super::Router::handle`].
+    pub committed: Duration,
+    pub decided: Duration,
+}
+
 /// Something for the node's own log lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -110,5 +121,6 @@ pub fn refusal(txn: TxnId, region: &RegionId, message: String) -> Bytes {
 pub fn refusal_as(outcome: VerdictOutcome, txn: TxnId, region: &RegionId, message: String) -> Bytes {
     let zero = LogIndex::ZERO;
     let region = region.clone();
-    ToPostgres::Verdict(VerdictFrame { txn, outcome, at: zero, other: zero, key: NO_KEY, region, message }).encode()
+    let (key, times) = (NO_KEY, None);
+    ToPostgres::Verdict(VerdictFrame { txn, outcome, at: zero, other: zero, key, region, message, times }).encode()
 }
