@@ -61,6 +61,7 @@
 #include "catalog/pg_largeobject_metadata.h"
 #include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/plannodes.h"
@@ -446,45 +447,64 @@ fresh_compare_hashes(const void *a, const void *b)
 	return (left > right) - (left < right);
 }
 
+/* Hash values in a catalog cache, by which a plan names what it depends on. */
+typedef struct KnownObjects
+{
+	uint32	   *hashes;			/* NULL: not looked up yet; sorted */
+	int			count;
+} KnownObjects;
+
 /*
- * Is the function one of those that read no table that is replicated, although
- * it has no fixed OID: of the extension, or of PostgreSQL's information_schema?
- * A plan names its functions by their hash values in the catalog cache only.
+ * Those functions (PROCOID) or types (TYPEOID) that come with a database without
+ * a fixed OID, as of PostgreSQL's information_schema, and the extension's own.
+ */
+static void
+fresh_find_known(KnownObjects *known, int cache)
+{
+	int			room = 64;
+	int			nfound = 0;
+	uint32	   *found = MemoryContextAlloc(TopMemoryContext, sizeof(uint32) * room);
+	Oid			namespace = get_namespace_oid("onetrip", true);
+	Relation	rel = table_open(cache == PROCOID ? ProcedureRelationId : TypeRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Oid			oid = cache == PROCOID ? ((Form_pg_proc) GETSTRUCT(tuple))->oid :
+			((Form_pg_type) GETSTRUCT(tuple))->oid;
+		Oid			within = cache == PROCOID ? ((Form_pg_proc) GETSTRUCT(tuple))->pronamespace :
+			((Form_pg_type) GETSTRUCT(tuple))->typnamespace;
+
+		if (oid < FirstUnpinnedObjectId || (oid >= FirstNormalObjectId && within != namespace))
+			continue;
+		if (nfound == room)
+			found = repalloc(found, sizeof(uint32) * (room *= 2));
+		found[nfound++] = GetSysCacheHashValue1(cache, ObjectIdGetDatum(oid));
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	qsort(found, nfound, sizeof(uint32), fresh_compare_hashes);
+	known->count = nfound;
+	known->hashes = found;
+}
+
+/*
+ * Is this one of those that read no table that is replicated, although it has no
+ * fixed OID?  The constraints of any other domain may call any function.
  */
 static bool
-fresh_is_known_function(uint32 hash)
+fresh_is_known_object(PlanInvalItem *item)
 {
-	static uint32 *hashes = NULL;
-	static int	nhashes = 0;
+	static KnownObjects functions = {0};
+	static KnownObjects types = {0};
+	KnownObjects *known = item->cacheId == PROCOID ? &functions : &types;
 
-	if (hashes == NULL)
-	{
-		int			room = 64;
-		int			nfound = 0;
-		uint32	   *found = MemoryContextAlloc(TopMemoryContext, sizeof(uint32) * room);
-		Oid			namespace = get_namespace_oid("onetrip", true);
-		Relation	rel = table_open(ProcedureRelationId, AccessShareLock);
-		SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-		HeapTuple	tuple;
-
-		while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		{
-			Form_pg_proc form = (Form_pg_proc) GETSTRUCT(tuple);
-
-			if (form->oid < FirstUnpinnedObjectId ||
-				(form->oid >= FirstNormalObjectId && form->pronamespace != namespace))
-				continue;
-			if (nfound == room)
-				found = repalloc(found, sizeof(uint32) * (room *= 2));
-			found[nfound++] = GetSysCacheHashValue1(PROCOID, ObjectIdGetDatum(form->oid));
-		}
-		systable_endscan(scan);
-		table_close(rel, AccessShareLock);
-		qsort(found, nfound, sizeof(uint32), fresh_compare_hashes);
-		nhashes = nfound;
-		hashes = found;
-	}
-	return bsearch(&hash, hashes, nhashes, sizeof(uint32), fresh_compare_hashes) != NULL;
+	if (item->cacheId != PROCOID && item->cacheId != TYPEOID)
+		return false;
+	if (known->hashes == NULL)
+		fresh_find_known(known, item->cacheId);
+	return bsearch(&item->hashValue, known->hashes, known->count, sizeof(uint32), fresh_compare_hashes) != NULL;
 }
 
 static bool
@@ -495,23 +515,27 @@ fresh_is_known_relation(Oid relid)
 		get_rel_namespace(relid) == get_namespace_oid("onetrip", true);
 }
 
-/* Does the query use nothing but what reads no table that is replicated? */
+/*
+ * Does the query use nothing but what reads no table that is replicated?  Among
+ * its relationOids are also those that it only names, as in 't'::regclass.
+ */
 static bool
 fresh_is_of_catalogs(PlannedStmt *plan)
 {
 	ListCell   *lc;
 
-	foreach(lc, plan->relationOids)
+	foreach(lc, plan->rtable)
 	{
-		if (!fresh_is_known_relation(lfirst_oid(lc)))
+		RangeTblEntry *rte = lfirst_node(RangeTblEntry, lc);
+
+		/* from 16 on, a view is a subquery with its OID */
+		if ((rte->rtekind == RTE_RELATION || rte->rtekind == RTE_SUBQUERY) &&
+			OidIsValid(rte->relid) && !fresh_is_known_relation(rte->relid))
 			return false;
 	}
 	foreach(lc, plan->invalItems)
 	{
-		PlanInvalItem *item = lfirst_node(PlanInvalItem, lc);
-
-		/* a domain's constraints may call any function */
-		if (item->cacheId != PROCOID || !fresh_is_known_function(item->hashValue))
+		if (!fresh_is_known_object(lfirst_node(PlanInvalItem, lc)))
 			return false;
 	}
 	return !ot_fresh_reads_large_objects(plan);

@@ -1,6 +1,6 @@
 //! Only COMMIT of a change, DDL's rehearsal and fresh reads ask other regions.
 
-use crate::lab::{apart, builder, number, psql, start_from, Lab};
+use crate::lab::{apart, builder, number, psql, start_from, text, Lab};
 
 const CROSSED: &str = "select sum(count)::bigint from onetrip.crossings";
 
@@ -77,6 +77,7 @@ async fn nothing_but_commits_and_fresh_reads_asks_other_regions() {
     c.query(&prepared, &[&1]).await.unwrap();
     nothing_crossed(&c, before, "a prepared statement of a driver").await;
     the_first_query_after_ddl_elsewhere(&lab).await;
+    catalogs_are_never_read_fresh(&lab).await;
     what_does_cross_is_counted(&lab).await;
     explain_says_what_is_asked(&lab).await;
     no_more_than_is_allowed(&lab).await;
@@ -98,6 +99,33 @@ async fn the_first_query_after_ddl_elsewhere(lab: &Lab) {
     }
     c.must("select * from seen").await;
     nothing_crossed(&c, before, "a new view").await;
+}
+
+/// A role that reads fresh connects, and is told of definitions, as any other does.
+async fn catalogs_are_never_read_fresh(lab: &Lab) {
+    let a = lab.session(0).await;
+    a.must("alter role postgres set onetrip.read = fresh").await;
+    lab.everywhere().await;
+    let c = lab.session(2).await;
+    let before = number(&c, CROSSED).await.unwrap();
+    for _ in 0..3 {
+        let c = lab.session(2).await;
+        assert_eq!(text(&c, "show onetrip.read").await.unwrap(), "fresh");
+        nothing_crossed(&c, before, "connecting").await;
+    }
+    let looks =
+        CATALOGS.replace("copy t to stdout;", "select conname from pg_constraint where conrelid = 't'::regclass;");
+    let told = psql(lab, 2, &looks).await;
+    assert!(told.contains("t_pkey"), "{told}");
+    let c = lab.session(2).await;
+    nothing_crossed(&c, before, "catalog queries of psql, with onetrip.read = fresh").await;
+    // The first query about a table, in the extended protocol, asks once.
+    let prepared = c.prepare("select v from t where id = $1").await.unwrap();
+    nothing_crossed(&c, before, "preparing").await;
+    c.query(&prepared, &[&1]).await.unwrap();
+    nothing_crossed(&c, before + 1, "reading").await;
+    a.must("alter role postgres reset onetrip.read").await;
+    lab.everywhere().await;
 }
 
 async fn what_does_cross_is_counted(lab: &Lab) {
