@@ -328,6 +328,48 @@ SELECT statement, how, array_agg(DISTINCT (value, effective, session)) AS differ
   FROM p_seen GROUP BY 1, 2 HAVING count(DISTINCT (value, effective, session)) > 1 OR count(*) <> 2;
 SELECT current_user = session_user AS same, current_setting('role') AS role;
 ROLLBACK PREPARED 'taken';
+
+-- A function of an index that waits for a position would have the apply worker wait for itself: an error, that goes once it does not
+-- wait any more. Whether it waits is not in a table, so that this ends without DDL.
+CREATE FUNCTION p_waits(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711) THEN
+        PERFORM onetrip.wait_for(onetrip.position() + 1000, '1 h');
+    END IF;
+    PERFORM onetrip.wait_for(onetrip.position());
+    RETURN $1;
+END $$;
+CREATE TABLE p_waited (id int PRIMARY KEY);
+CREATE INDEX ON p_waited (p_waits(id));
+BEGIN;
+INSERT INTO p_waited VALUES (1);
+PREPARE TRANSACTION 'waits';
+SELECT pg_advisory_lock(4711);
+\setenv PGHOST :HOST
+\setenv PGPORT :PORT
+\setenv PGUSER :USER
+\setenv PGDATABASE :DBNAME
+\! psql -XAtqc "COMMIT PREPARED 'waits'" >/dev/null 2>&1 &
+DO $$
+BEGIN
+    FOR i IN 1..300 LOOP
+        EXIT WHEN (SELECT failure IS NOT NULL FROM onetrip.status);
+        PERFORM pg_sleep(0.1);
+    END LOOP;
+END $$;
+SELECT substring(failure FROM 'onetrip\.wait_for\(\) [a-z ]+') AS failure FROM onetrip.status;
+SELECT pg_advisory_unlock(4711);
+DO $$
+BEGIN
+    FOR i IN 1..300 LOOP
+        EXIT WHEN (SELECT count(*) FROM p_waited) = 1;
+        PERFORM pg_sleep(0.1);
+    END LOOP;
+END $$;
+SELECT count(*) AS rows, (SELECT failing FROM onetrip.status) FROM p_waited;
+DROP TABLE p_waited;
+DROP FUNCTION p_waits;
+
 DROP TABLE p_child, p, p_local, p_unlogged, p_seen;
 DROP SEQUENCE p_numbers;
 DROP ROLE p_owner, p_other;
