@@ -17,7 +17,7 @@ pub enum ToNode {
     Propose { conn: ConnId, txn: TxnId, raw: Bytes },
     Outcome { conn: ConnId, txn: TxnId },
     Settle { conn: ConnId, txn: TxnId },
-    Read { conn: ConnId, number: u64 },
+    Read { conn: ConnId, number: u64, may_ask: bool },
     Await { conn: ConnId, at: LogIndex },
     Lock { conn: ConnId, ask: LockAsk },
     Unlock { conn: ConnId, txn: TxnId, from: u64 },
@@ -87,7 +87,7 @@ impl ToNode {
             }
             ToNode::Propose { conn, txn, raw } => AgentEvent::Propose { conn, txn, raw, permit: None },
             ToNode::Outcome { conn, txn } => AgentEvent::Outcome { conn, txn },
-            ToNode::Read { conn, number } => AgentEvent::Read(Read { conn, number, may_ask: true }),
+            ToNode::Read { conn, number, may_ask } => AgentEvent::Read(Read { conn, number, may_ask }),
             ToNode::Await { conn, at } => AgentEvent::Await { conn, at },
             ToNode::Lock { conn, ask } => AgentEvent::Lock { conn, ask, table: String::new() },
             ToNode::Unlock { conn, txn, from } => AgentEvent::Unlock { conn, txn, from },

@@ -42,6 +42,10 @@ pub enum InjectedBug {
     BelieveName,
     /// A node that is asked for a fresh read names the last entry that it has decided, not the last one on its disk.
     NamesDecided,
+    /// A node without a lease answers a read for which it may not ask others with what it has decided.
+    AnswersAlone,
+    /// Every read is taken for one for which others may be asked.
+    AsksAnyway,
     /// Who is asked to tell when its server shows an entry tells when it has decided it.
     TellsDecided,
     /// Every answer counts for the last question asked.
@@ -151,6 +155,8 @@ pub struct Options {
     pub poison_per_million: u64,
     /// Nodes come with this release and with the one before, which knows no format levels.
     pub two_releases: bool,
+    /// Half of the fresh reads may ask nobody (`onetrip.max_trips = 0`).
+    pub reads_alone: bool,
     /// These regions hold read leases from the start, by bits.
     pub lease_regions: u64,
     pub bug: Option<InjectedBug>,
@@ -211,6 +217,8 @@ impl Options {
             safety: rng.between(10, 40) * SECOND,
             poison_per_million: *[0, 0, 0, 5_000].get(rng.below(4) as usize).expect("below 4"),
             two_releases: bug == Some(InjectedBug::TakesUnknown) || bug.is_none() && mix(seed ^ 22) % 3 == 0,
+            reads_alone: bug.is_none() && mix(seed ^ 24) % 3 == 0
+                || matches!(bug, Some(InjectedBug::AnswersAlone | InjectedBug::AsksAnyway)),
             lease_regions: if mix(seed ^ 19) % 3 == 0 { mix(seed ^ 20) } else { 0 },
             bug,
         };

@@ -9,6 +9,7 @@ use crate::poison::{Copying, STILL_AFTER};
 use crate::rng::mix;
 use crate::trace;
 use bytes::Bytes;
+use onetrip_core::agent::{Asked, ToPostgres};
 use onetrip_core::certifier::Certifier;
 use onetrip_core::consensus::{Committed, Config, EntryType, Message, Notice, Opened, Role};
 use onetrip_core::placement::Place;
@@ -336,6 +337,19 @@ impl Node {
             Arrival::Stop => replica.stop(host),
             Arrival::Removed => return Err(Stop::Removed),
             Arrival::Report(peer, report) => replica.report(peer, report, host),
+            Arrival::Agent(ToNode::Read { conn, number, may_ask: false })
+                if host.ctx.options.bug == Some(InjectedBug::AnswersAlone) && !replica.has_lease(host) =>
+            {
+                let at = replica.certifier.last_committed();
+                let answer = ToPostgres::ReadAt { number, at, asked: Asked::Nobody }.encode();
+                host.body.said.lock().expect("one thread").push(FromNode { conn, frame: Some(answer) });
+            }
+            Arrival::Agent(ToNode::Read { conn, number, .. })
+                if host.ctx.options.bug == Some(InjectedBug::AsksAnyway) =>
+            {
+                let event = ToNode::Read { conn, number, may_ask: true }.for_router(&host.body.said);
+                replica.agent(event, host)?;
+            }
             Arrival::Agent(frame) => {
                 if matches!(frame, ToNode::Read { .. }) && replica.has_lease(host) {
                     host.ctx.events.add("fresh read under a lease");

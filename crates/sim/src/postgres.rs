@@ -248,9 +248,9 @@ impl Postgres {
                     self.verdict(slot, &verdict, ctx);
                 }
             }
-            Some(ToPostgres::ReadAt { number, at, .. }) => {
+            Some(ToPostgres::ReadAt { number, at, asked }) => {
                 if let Some(slot) = self.slot_of(conn) {
-                    self.read_at(slot, number, at, ctx);
+                    self.read_at(slot, number, (at, asked), ctx);
                 }
             }
             Some(ToPostgres::Locked { number, said, .. }) => {

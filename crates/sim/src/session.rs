@@ -12,7 +12,7 @@ use crate::rows::{self, Row, Rows};
 use crate::trace;
 use bytes::Bytes;
 use onetrip_checker::{ClientOutcome, Level, Process, Time, Txn, Value};
-use onetrip_core::agent::{Role, VerdictFrame, VerdictOutcome};
+use onetrip_core::agent::{Asked, Role, VerdictFrame, VerdictOutcome};
 use onetrip_core::row_locks::{LockAsk, LockSaid};
 use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, TxnId};
 
@@ -38,6 +38,8 @@ pub enum Doing {
     /// told.
     Asking {
         work: Work,
+        /// Its node may ask others.
+        may_ask: bool,
         number: u64,
         sent_on: Option<ConnId>,
         at: Option<LogIndex>,
@@ -206,13 +208,25 @@ impl Postgres {
         }
     }
 
-    pub(crate) fn read_at(&mut self, slot: usize, answered: u64, from: LogIndex, ctx: &mut Ctx) {
-        if let Doing::Asking { number, at, .. } = &mut self.sessions[slot].doing {
-            if *number == answered {
-                *at = Some(from);
-                self.wake(slot, ctx.now);
-            }
+    pub(crate) fn read_at(&mut self, slot: usize, answered: u64, (from, asked): (LogIndex, Asked), ctx: &mut Ctx) {
+        let Doing::Asking { number, at, may_ask, until, .. } = &mut self.sessions[slot].doing else { return };
+        if *number != answered {
+            return;
         }
+        match (asked, *may_ask) {
+            (Asked::NotYet, true) => ctx.checker.fail("a read was told that it may not ask, although it may".into()),
+            (Asked::Others, false) => ctx.checker.fail("others were asked for a read that may ask nobody".into()),
+            (Asked::NotYet, false) => {
+                ctx.events.add("read that may ask nobody refused");
+                *until = ctx.now;
+            }
+            (Asked::Nobody, false) => {
+                ctx.events.add("read that may ask nobody answered");
+                *at = Some(from);
+            }
+            _ => *at = Some(from),
+        }
+        self.wake(slot, ctx.now);
     }
 
     pub(crate) fn locked(&mut self, slot: usize, answered: u64, said: LockSaid, ctx: &mut Ctx) {
@@ -293,7 +307,8 @@ impl Postgres {
                 work if ctx.rng.one_in(6) => {
                     again = ctx.now;
                     let until = ctx.now + ctx.options.commit_timeout;
-                    Doing::Asking { work, number: 0, sent_on: None, at: None, until }
+                    let may_ask = !ctx.options.reads_alone || ctx.next_value % 2 == 0;
+                    Doing::Asking { work, may_ask, number: 0, sent_on: None, at: None, until }
                 }
                 work => Doing::Running(work),
             },
@@ -307,15 +322,15 @@ impl Postgres {
                 ended(work, ClientOutcome::Aborted, ctx);
                 Doing::Idle
             }
-            Doing::Asking { work, mut number, mut sent_on, mut at, until } => {
+            Doing::Asking { work, may_ask, mut number, mut sent_on, mut at, until } => {
                 let conn = self.sessions[slot].conn;
                 if conn.is_some() && sent_on != conn {
                     ctx.next_value += 1;
                     (number, sent_on, at) = (ctx.next_value, conn, None);
-                    self.wishes.extend(conn.map(|conn| Wish::Send(ToNode::Read { conn, number })));
+                    self.wishes.extend(conn.map(|conn| Wish::Send(ToNode::Read { conn, number, may_ask })));
                 }
                 again = again.min(until);
-                Doing::Asking { work, number, sent_on, at, until }
+                Doing::Asking { work, may_ask, number, sent_on, at, until }
             }
             Doing::Locking { work, hash, mode, at: Some(at), .. } if self.applied >= at => {
                 self.change_or_abort(slot, work, (hash, mode), ctx)

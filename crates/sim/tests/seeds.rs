@@ -168,6 +168,29 @@ fn a_fresh_read_that_rests_on_what_others_have_decided_is_found() {
 }
 
 #[test]
+fn a_read_that_may_ask_nobody_and_is_answered_without_a_lease_is_found() {
+    found(InjectedBug::AnswersAlone, 400, &["stale fresh read"]);
+}
+
+#[test]
+fn a_read_that_may_ask_nobody_and_asks_is_found() {
+    found(InjectedBug::AsksAnyway, 20, &["others were asked for a read that may ask nobody"]);
+}
+
+/// Goal: what the two tests above look for happens, also to reads that are answered.  Method: the events of some seeds.
+#[test]
+fn reads_that_may_ask_nobody_are_answered_and_refused() {
+    let (mut answered, mut refused) = (0, 0);
+    for seed in 1..=100 {
+        let report = run(Options::draw(seed, None), false);
+        let count = |name| report.events.0.get(name).copied().unwrap_or_default();
+        answered += count("read that may ask nobody answered");
+        refused += count("read that may ask nobody refused");
+    }
+    assert!(answered > 0 && refused > 0, "{answered} answered, {refused} refused");
+}
+
+#[test]
 fn a_commit_that_is_said_to_be_shown_before_it_is_is_found() {
     found(InjectedBug::TellsDecided, 400, &["all were said to show"]);
 }
