@@ -67,6 +67,7 @@ ot_cluster_now(PG_FUNCTION_ARGS)
 		.state = &look,
 	};
 
+	ot_trips_take("ask how the cluster is", 1);
 	if (!ot_ask(&question, deadline))
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_NOW),

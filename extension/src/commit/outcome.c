@@ -101,6 +101,8 @@ outcome_of_text(char *id, bool settle)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("transaction id %s has not been given out", id)));
+	if (settle)
+		ot_trips_take("settle a transaction", 1);
 	switch (outcome_ask_outcome(settle ? OT_FRAME_SETTLE : OT_FRAME_OUTCOME, txn, &at))
 	{
 		case OT_STATE_NOT_SO_FAR:

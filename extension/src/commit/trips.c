@@ -48,7 +48,7 @@ ot_trips_refuse(const char *what, int trips)
 			 errmsg("cannot %s: the transaction would take more than %d round trips to other regions",
 					what, ot_max_trips),
 			 errdetail("It has taken %d, and would take %d more.", ot_trips_taken(), trips),
-			 errhint("The limit is onetrip.max_trips. COMMIT of a change takes one, DDL another one, in which the other regions try it, and onetrip.ack = applied_everywhere another one; a fresh read takes one, and so does each row lock at the leader.")));
+			 errhint("The limit is onetrip.max_trips. COMMIT of a change takes one, DDL another one, in which the other regions try it, and onetrip.ack = applied_everywhere another one; a fresh read takes one, and so do each row lock at the leader and each look at the whole cluster.")));
 }
 
 /* To be called before anything is sent.  Raises ERROR if that is too many. */

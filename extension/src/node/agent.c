@@ -265,6 +265,9 @@ agent_count(OtFrameType type)
 		case OT_FRAME_AWAIT:
 			ot_crossing_note(OT_CROSSING_AWAIT);
 			break;
+		case OT_FRAME_LOOK:
+			ot_crossing_note(OT_CROSSING_LOOK);
+			break;
 		default:				/* the node answers by itself, or says whether it did */
 			break;
 	}

@@ -31,6 +31,7 @@ static const char *const names[OT_CROSSINGS] = {
 	[OT_CROSSING_SETTLE] = "outcome settled",
 	[OT_CROSSING_AWAIT] = "applied everywhere",
 	[OT_CROSSING_ROW_LOCK] = "row lock",
+	[OT_CROSSING_LOOK] = "whole cluster",
 };
 
 static Crossings *crossings = NULL;

@@ -221,10 +221,11 @@ typedef enum OtCrossing
 	OT_CROSSING_REHEARSAL,
 	OT_CROSSING_SETTLE,
 	OT_CROSSING_AWAIT,
-	OT_CROSSING_ROW_LOCK
+	OT_CROSSING_ROW_LOCK,
+	OT_CROSSING_LOOK
 } OtCrossing;
 
-#define OT_CROSSINGS (OT_CROSSING_ROW_LOCK + 1)
+#define OT_CROSSINGS (OT_CROSSING_LOOK + 1)
 
 extern void ot_crossing_init(void);
 extern void ot_crossing_note(OtCrossing cause);

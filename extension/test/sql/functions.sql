@@ -46,6 +46,23 @@ SELECT sum(mean_ms * count) FILTER (WHERE part IN ('prepare', 'verdict', 'turn',
 SELECT abs(propose_ms + replicate_ms + certify_ms - verdict_ms) < 0.0005 AS adds_up,
        least(propose_ms, replicate_ms, certify_ms) >= 0 AS none_is_negative, replicate_ms > 0 AS replicates FROM onetrip.last_commit();
 
+-- Looking at the whole cluster, and settling, ask other regions, so they are trips.
+SELECT count AS looks FROM onetrip.crossings WHERE cause = 'whole cluster' \gset before_
+SELECT count(*) FROM onetrip.members;
+SELECT count - :before_looks AS looks FROM onetrip.crossings WHERE cause = 'whole cluster';
+SET onetrip.max_trips = 0;
+SELECT count(*) FROM onetrip.members;
+SELECT count(*) FROM onetrip.lag;
+SELECT onetrip.outcome('9-1-1', settle => true);
+SELECT onetrip.outcome('9-1-1');
+SELECT count - :before_looks AS looks FROM onetrip.crossings WHERE cause = 'whole cluster';
+SET onetrip.max_trips = 1;
+BEGIN;
+SELECT count(*) FROM onetrip.members;
+SELECT count(*) FROM onetrip.members;
+ROLLBACK;
+RESET onetrip.max_trips;
+
 -- roles: what each role's sessions have committed.
 CREATE ROLE onetrip_counted;
 GRANT ALL ON t TO onetrip_counted;

@@ -200,6 +200,9 @@ async fn no_more_than_is_allowed(lab: &Lab) {
         (1, "begin; create table too_much (id int primary key); insert into t values (8, 8); commit"),
         (0, "begin; set local onetrip.read = fresh; select count(*) from t; commit"),
         (0, "begin isolation level repeatable read; set local onetrip.read = fresh; commit"),
+        (0, "select * from onetrip.members"),
+        (0, "begin; set local onetrip.read = fresh; select * from onetrip.lag; commit"),
+        (0, "select onetrip.outcome('1-1-1', settle => true)"),
     ] {
         c.must(&format!("set onetrip.max_trips = {max}")).await;
         let error = c.refused(statement).await;
