@@ -21,6 +21,21 @@ SELECT (m ->> 'id')::integer AS node_id, m ->> 'region' AS region, m ->> 'addres
        m #>> '{report,counts,extension}' AS extension_version, (m #>> '{report,level_known}')::integer AS format_level
   FROM pg_catalog.jsonb_array_elements(onetrip.cluster() -> 'members') AS m;
 
+-- ---- conflicts ----
+
+CREATE FUNCTION onetrip.recent_conflicts_by_age(
+    OUT at timestamptz, OUT kind text, OUT "table" text, OUT key text, OUT role text, OUT application text,
+    OUT pid integer, OUT lost_to_region text, OUT lost_to_entry bigint, OUT ago interval)
+    RETURNS SETOF record
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_recent_conflicts_by_age';
+COMMENT ON FUNCTION onetrip.recent_conflicts_by_age() IS
+    'The last 1,000 transactions of this server that got 40001 because another one was first.';
+
+CREATE OR REPLACE VIEW onetrip.conflicts AS
+    SELECT *, pg_catalog.current_setting('onetrip.region') AS region FROM onetrip.recent_conflicts_by_age();
+
+DROP FUNCTION onetrip.recent_conflicts();
+
 -- ---- what a COMMIT takes ----
 
 DROP FUNCTION onetrip.last_commit();

@@ -112,21 +112,40 @@ bill_snapshot(const OtFreshCost *fresh, ExplainState *es)
 							 TimestampDifferenceMilliseconds(ot_applied_at(), ot_now()), 0, es);
 }
 
-static void
-bill_print(const OtWriteSetSizes *before, int trips_before, ExplainState *es)
+/* What the transaction has by now. */
+typedef struct Bill
 {
 	OtWriteSetSizes sizes;
+	int			trips;
+	int64		row_locks;
+} Bill;
+
+static void
+bill_read(Bill *bill)
+{
+	ot_write_set_sizes(&bill->sizes);
+	bill->trips = ot_trips_taken();
+	bill->row_locks = ot_row_locks_asked();
+}
+
+static void
+bill_print(const Bill *before, ExplainState *es)
+{
+	Bill		now;
 	OtFreshCost fresh = ot_fresh_cost();
 
-	ot_write_set_sizes(&sizes);
+	bill_read(&now);
 	for (int mode = 0; mode < OT_KEY_MODES; mode++)
-		sizes.keys[mode] -= before->keys[mode];
+		now.sizes.keys[mode] -= before->sizes.keys[mode];
 
 	ExplainOpenGroup("Query", NULL, true, es);
 	bill_open("Distribution", es);
-	ExplainPropertyInteger("Rows Captured", NULL, sizes.rows - before->rows, es);
-	ExplainPropertyInteger("Write Set", "bytes", sizes.bytes - before->bytes, es);
-	bill_keys(sizes.keys, es);
+	ExplainPropertyInteger("Rows Captured", NULL, now.sizes.rows - before->sizes.rows, es);
+	ExplainPropertyInteger("Write Set", "bytes", now.sizes.bytes - before->sizes.bytes, es);
+	bill_keys(now.sizes.keys, es);
+	/* a transaction in the other mode asks for none, as a plan without JIT has no line about it */
+	if (now.row_locks > 0)
+		ExplainPropertyInteger("Row Locks Asked For", NULL, now.row_locks - before->row_locks, es);
 	bill_snapshot(&fresh, es);
 	if (fresh.asked && es->timing)
 	{
@@ -135,7 +154,7 @@ bill_print(const OtWriteSetSizes *before, int trips_before, ExplainState *es)
 		ExplainPropertyFloat("Waited Until Shown", "ms", fresh.shown_ms, 3, es);
 		bill_close("Fresh Read", es);
 	}
-	ExplainPropertyInteger("Round Trips", NULL, ot_trips_taken() - trips_before, es);
+	ExplainPropertyInteger("Round Trips", NULL, now.trips - before->trips, es);
 	ExplainPropertyInteger("Round Trips at COMMIT", NULL, ot_commit_trips(), es);
 	bill_close("Distribution", es);
 	ExplainCloseGroup("Query", NULL, true, es);
@@ -196,10 +215,9 @@ static void
 ot_explain_one_query(Query *query, int cursor_options, IntoClause *into, ExplainState *es,
 					 const char *text, ParamListInfo params, QueryEnvironment *env)
 {
-	OtWriteSetSizes before;
-	int			trips_before = ot_trips_taken();
+	Bill		before;
 
-	ot_write_set_sizes(&before);
+	bill_read(&before);
 	if (bill_stands_for_execute(query))
 		ot_explain_execute((ExecuteStmt *) query->utilityStmt, into, es, text, params, env);
 	else if (prev_explain_one_query)
@@ -207,7 +225,7 @@ ot_explain_one_query(Query *query, int cursor_options, IntoClause *into, Explain
 	else
 		ot_standard_explain_one_query(query, cursor_options, into, es, text, params, env);
 	if (unlikely(explaining.dist))
-		bill_print(&before, trips_before, es);
+		bill_print(&before, es);
 }
 
 /* ---- the option ---- */

@@ -153,6 +153,7 @@ typedef struct OtRowLock
 extern void ot_row_lock_all(Relation rel, OtRowLock *locks, int nlocks);
 extern void ot_row_lock_too_many(int nrows);
 extern bool ot_row_lock_goes_without(void);
+extern int64 ot_row_locks_asked(void);
 extern void ot_row_lock_init(void);
 extern void ot_row_lock_end(bool decided);
 extern void ot_row_lock_subxact_start(int nest_level);

@@ -74,6 +74,7 @@ static struct
 	bool		goes_without;	/* nobody answers, or it wants too many: it asks no more */
 	OtTxnId		txn;
 	HTAB	   *held;			/* HeldLock, in TopTransactionContext */
+	int64		nasked;			/* locks that it has asked for, whatever the answer */
 }			present;
 
 /* Of the requests of this session. */
@@ -311,6 +312,13 @@ ot_row_lock_too_many(int nrows)
 			 errhint("If another region changes the same rows, COMMIT may fail with 40001. Change fewer rows in each statement to wait in line for them.")));
 }
 
+/* How many locks this transaction has asked for. */
+int64
+ot_row_locks_asked(void)
+{
+	return present.nasked;
+}
+
 bool
 ot_row_lock_goes_without(void)
 {
@@ -382,6 +390,7 @@ row_lock_ask(Relation rel, const OtRowLock *locks, int nlocks, LockWaitPolicy po
 	ot_session_watch_errors();
 	ot_eviction_check();
 	ot_position_attach();
+	present.nasked += nlocks;
 	request.number = ++last_number;
 	row_lock_name_table(&request);
 	if (LockTimeout > 0)

@@ -40,6 +40,7 @@
 typedef struct Conflict
 {
 	TimestampTz at;
+	TimestampTz noted;			/* the same moment in ot_now(), for its age */
 	OtConflictKind kind;
 	Oid			role;
 	Oid			relid;			/* InvalidOid: no table, or not known */
@@ -75,6 +76,9 @@ static OtLogIndex own_last;
 static OtConflictKind own_last_kind;
 
 PG_FUNCTION_INFO_V1(ot_recent_conflicts);
+PG_FUNCTION_INFO_V1(ot_recent_conflicts_by_age);
+
+#define CONFLICT_COLUMNS 9		/* of version 0.1 of the objects */
 PG_FUNCTION_INFO_V1(ot_count_conflicts);
 
 static Size
@@ -197,7 +201,8 @@ ot_conflict_note(OtConflictKind kind, Oid relid, const char *table, const OtConf
 	Conflict	conflict;
 
 	memset(&conflict, 0, sizeof(conflict));
-	conflict.at = ot_now();
+	conflict.at = GetCurrentTimestamp();
+	conflict.noted = ot_now();
 	conflict.kind = kind;
 	conflict.role = GetSessionUserId();
 	conflict.relid = relid;
@@ -298,12 +303,18 @@ conflict_may_see_key(const Conflict *conflict)
 	return true;
 }
 
-/*
- * onetrip.recent_conflicts() returns setof record.  Others' conflicts are for
- * those who may read all statistics.
- */
-Datum
-ot_recent_conflicts(PG_FUNCTION_ARGS)
+static Datum
+conflict_age(const Conflict *conflict)
+{
+	Interval   *age = palloc0(sizeof(Interval));
+
+	age->time = ot_now() - conflict->noted;
+	return IntervalPGetDatum(age);
+}
+
+/* Others' conflicts are for those who may read all statistics. */
+static Datum
+conflict_list(FunctionCallInfo fcinfo, bool with_age)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	bool		all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
@@ -319,8 +330,8 @@ ot_recent_conflicts(PG_FUNCTION_ARGS)
 	/* some may be overwritten meanwhile */
 	for (uint64 end = n + CONFLICTS_KEPT; n < end; n++)
 	{
-		Datum		values[9];
-		bool		nulls[9] = {0};
+		Datum		values[CONFLICT_COLUMNS + 1];
+		bool		nulls[CONFLICT_COLUMNS + 1] = {0};
 
 		if (!conflict_read(n, &conflict) ||
 			(!all && !has_privs_of_role(GetUserId(), conflict.role)))
@@ -339,7 +350,23 @@ ot_recent_conflicts(PG_FUNCTION_ARGS)
 		values[7] = conflict_text(conflict.region, sizeof(conflict.region));
 		nulls[7] = conflict.region[0] == '\0';
 		values[8] = Int64GetDatum((int64) conflict.entry.value);
+		if (with_age)
+			values[9] = conflict_age(&conflict);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;
+}
+
+/* onetrip.recent_conflicts_by_age() returns setof record. */
+Datum
+ot_recent_conflicts_by_age(PG_FUNCTION_ARGS)
+{
+	return conflict_list(fcinfo, true);
+}
+
+/* onetrip.recent_conflicts(), of version 0.1 of the objects. */
+Datum
+ot_recent_conflicts(PG_FUNCTION_ARGS)
+{
+	return conflict_list(fcinfo, false);
 }

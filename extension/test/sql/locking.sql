@@ -120,5 +120,23 @@ UPDATE many SET v = 1 WHERE id <= 100000;
 UPDATE many SET v = 2;
 UPDATE many SET v = 3;
 ROLLBACK;
+-- EXPLAIN (ANALYZE, DIST) says how many locks a statement asked for; those that it has already are not asked for again.
+CREATE TABLE billed (id int PRIMARY KEY, v int);
+INSERT INTO billed SELECT g, 0 FROM generate_series(1, 9) g;
+\set bill 'EXPLAIN (ANALYZE, DIST, COSTS OFF, TIMING OFF, SUMMARY OFF, FORMAT YAML)'
+\pset tuples_only on
+\pset format unaligned
+BEGIN;
+\o | grep -o 'Row Locks.*'
+:bill UPDATE billed SET v = 1 WHERE id <= 3;
+:bill UPDATE billed SET v = 2 WHERE id <= 4;
+:bill SELECT * FROM billed WHERE id = 4 FOR SHARE;
+\o
+ROLLBACK;
+-- And nothing of it to a transaction that asks for none.
+SET onetrip.concurrency = optimistic;
+\o | grep -c 'Row Locks'
+:bill UPDATE billed SET v = 1 WHERE id <= 3;
+\o
 SET client_min_messages = warning;
 DROP SCHEMA locking CASCADE;

@@ -370,6 +370,9 @@ SELECT count(*) AS rows, (SELECT failing FROM onetrip.status) FROM p_waited;
 DROP TABLE p_waited;
 DROP FUNCTION p_waits;
 
+-- What lost above is among the conflicts, with its age; both are of this hour, and agree.
+SELECT count(*) > 0 AS some, bool_and(ago BETWEEN '0' AND '1 h') AS ages, bool_and(at BETWEEN now() - interval '1 h' AND clock_timestamp()) AS times,
+       bool_and(clock_timestamp() - at - ago BETWEEN '-5 s' AND '5 s') AS agree FROM onetrip.conflicts;
 DROP TABLE p_child, p, p_local, p_unlogged, p_seen;
 DROP SEQUENCE p_numbers;
 DROP ROLE p_owner, p_other;
