@@ -138,7 +138,7 @@ same() {
 # What each message that only the cluster shows says about why a test differs.
 causes="serializable|isolation level SERIALIZABLE is not available
 prepare|cannot PREPARE a transaction that has used onetrip tables
-concurrently|cannot replicate CREATE UNIQUE INDEX CONCURRENTLY
+concurrently|index \".*\" is not valid yet
 logical|cannot replicate a subscription
 large object|cannot replicate a large object
 tablespace|cannot replicate (CREATE or DROP TABLESPACE|REINDEX with TABLESPACE)

@@ -17,7 +17,8 @@
 //! | level | brings |
 //! |---|---|
 //! | 0 | what releases before levels know |
-//! | 1 | the command that raises the level; operations `C` and `L` of write sets (`onetrip.format_level`) |
+//! | 1 | the command that raises the level; operations `C` and `L` of write sets (`onetrip.format_level`); statements |
+//! |   | that the extension carries out otherwise than before: `CREATE UNIQUE INDEX CONCURRENTLY`, `REINDEX INDEX` |
 
 use crate::consensus::Message;
 use crate::entry::{Entry, EntryKind, KIND_AT};

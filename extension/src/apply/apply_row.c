@@ -62,6 +62,7 @@ typedef struct OpenTable
 	OtRelInfo  *info;
 	EState	   *estate;
 	ResultRelInfo *result_rel;
+	List	   *unchecked;		/* unique indexes that may get duplicates */
 	TupleTableSlot *given_row;	/* a row as it came in the entry */
 	TupleTableSlot *new_row;	/* built from parts in the entry, or from changes
 								 * and the old row */
@@ -84,6 +85,9 @@ static MemoryContext rows_context = NULL;
 
 /* Has something been written since the last CommandCounterIncrement()? */
 static bool written;
+
+/* Has an index been taken out of use, so that tables must be opened again? */
+static bool open_again;
 
 /*
  * No further entry joins a transaction that has so many tables, since each is
@@ -120,6 +124,7 @@ ot_apply_rows_begin(void)
 	apply_row_make_list(&known);
 	apply_row_make_list(&numbered);
 	written = false;
+	open_again = false;
 }
 
 /* Does this transaction have so many tables that no further entry may join? */
@@ -220,6 +225,30 @@ apply_row_leave_user_context(UserContext *saved)
 
 /* ---- opening and closing ---- */
 
+/*
+ * The unique indexes that jobs have built, or are about to, and that are not
+ * valid yet.  Their region must not insist that others keep to them.
+ */
+static List *
+apply_row_find_unchecked(OpenTable *table)
+{
+	List	   *jobs = NIL;
+	List	   *found = NIL;
+
+	for (int i = 0; i < table->result_rel->ri_NumIndices; i++)
+	{
+		Relation	index = table->result_rel->ri_IndexRelationDescs[i];
+
+		if (!index->rd_index->indisunique || index->rd_index->indisvalid)
+			continue;
+		if (jobs == NIL)
+			jobs = ot_index_jobs_of(table->rel, true);
+		if (list_member_oid(jobs, RelationGetRelid(index)))
+			found = lappend_oid(found, RelationGetRelid(index));
+	}
+	return found;
+}
+
 static void
 apply_row_open_table(OpenTable *table)
 {
@@ -274,6 +303,7 @@ apply_row_open_table(OpenTable *table)
 	InitResultRelInfo(table->result_rel, table->rel, 1, NULL, 0);
 	ExecOpenIndices(table->result_rel, false);
 	apply_row_leave_user_context(&context);
+	table->unchecked = apply_row_find_unchecked(table);
 	table->given_row = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsHeapTuple);
 	/* A copy, since the cached one may be freed while the table is open. */
 	table->new_row = MakeSingleTupleTableSlot(CreateTupleDescCopy(table->info->as_given),
@@ -643,15 +673,26 @@ static void
 apply_row_insert_index_tuples(OpenTable *table, TupleTableSlot *row, bool update, bool only_summarizing)
 {
 	UserContext	context;
+	List	   *with_duplicates;
+	ListCell   *lc;
 
 	if (table->result_rel->ri_NumIndices == 0)
 		return;
 	if (table->info->runs_functions)
 		apply_row_enter_user_context(&context, table->rel);
-	list_free(OT_INSERT_INDEX_TUPLES(table->result_rel, row, table->estate,
-									 update, only_summarizing));
+	with_duplicates = OT_INSERT_INDEX_TUPLES(table->result_rel, row, table->estate, update,
+											 table->unchecked, only_summarizing);
 	if (table->info->runs_functions)
 		apply_row_leave_user_context(&context);
+	foreach(lc, with_duplicates)
+	{
+		/* others are checked late, where the row was written */
+		if (!list_member_oid(table->unchecked, lfirst_oid(lc)) || ot_is_rehearsing)
+			continue;
+		ot_index_job_has_duplicate(table->rel, lfirst_oid(lc));
+		open_again = true;
+	}
+	list_free(with_duplicates);
 }
 
 static void
@@ -663,6 +704,11 @@ apply_row_end_row(OpenTable *table, MemoryContext old)
 	ExecClearTuple(table->old_row);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(row_context);
+	if (unlikely(open_again))
+	{
+		ot_apply_rows_close();
+		open_again = false;
+	}
 }
 
 /* The options are those of table_tuple_insert(). */

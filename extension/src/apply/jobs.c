@@ -17,6 +17,11 @@
  * which a job holds has it cancelled after onetrip.max_apply_delay.  It is never
  * in the way of a turn.
  *
+ * A unique index that is built in all regions which are there is made valid by
+ * one of them, with an entry of the log.  It does not matter which one does that,
+ * or whether it has heard of all others: what makes it safe is in the entry.
+ * Others are waited for so that they need not build the index in their turn.
+ *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -56,11 +61,26 @@
 /* The pause after a failure: doubled each time, up to the longest one. */
 #define RETRY_MS 1000
 #define RETRY_MAX_MS 60000
+/*
+ * How often it looks while a unique index waits to be made valid, and how long
+ * the pauses get between questions whether others have built it, which all
+ * nodes answer: a part of how long it has waited.
+ */
+#define WAITING_MS 200
+#define ASK_PART 4
+#define ASK_MAX_MS 10000
+/*
+ * If nobody has made it valid for so long, the next region does, in the order of
+ * their nodes' numbers: two at once would be in each other's way.
+ */
+#define TAKE_OVER_MS 3000
 
 typedef struct Job
 {
 	Oid			index;
 	Oid			table;			/* InvalidOid: the index is gone */
+	bool		unique;
+	bool		built;			/* a unique one that is not valid yet */
 	char	   *search_path;
 } Job;
 
@@ -73,6 +93,17 @@ typedef struct Failed
 } Failed;
 
 static HTAB *failed = NULL;
+
+/* What this process knows of a unique index that is built, and waits. */
+typedef struct Waiting
+{
+	Oid			index;
+	TimestampTz here;			/* since when it is known to be built here */
+	TimestampTz everywhere;		/* and everywhere; 0: it is not */
+	TimestampTz next;			/* when to ask again */
+} Waiting;
+
+static HTAB *waiting = NULL;
 
 static void
 jobs_set_option(const char *name, const char *value)
@@ -135,6 +166,9 @@ jobs_may_be_there(void)
 	return may_be;
 }
 
+/* A unique index that waits to be made valid (ddl/ddl_index.c). */
+#define BUILT "(i.indisunique AND i.indisready AND j.sqlstate IS NOT DISTINCT FROM '00000')"
+
 /*
  * The jobs that are not done, or whose index is gone.  The list is in
  * `context`.
@@ -145,7 +179,7 @@ jobs_read(MemoryContext context)
 	List	   *jobs = NIL;
 
 	jobs_begin();
-	jobs_execute("SELECT j.index, i.indrelid, j.search_path FROM onetrip.job_here j "
+	jobs_execute("SELECT j.index, i.indrelid, j.search_path, i.indisunique, " BUILT " FROM onetrip.job_here j "
 				 "LEFT JOIN pg_index i ON i.indexrelid = j.index AND i.indislive "
 				 "WHERE i.indexrelid IS NULL OR NOT i.indisvalid ORDER BY j.since, j.index", SPI_OK_SELECT);
 	for (uint64 i = 0; i < SPI_processed; i++)
@@ -162,6 +196,8 @@ jobs_read(MemoryContext context)
 		if (gone)
 			job->table = InvalidOid;
 		job->search_path = TextDatumGetCString(SPI_getbinval(row, desc, 3, &isnull));
+		job->unique = !gone && DatumGetBool(SPI_getbinval(row, desc, 4, &isnull));
+		job->built = !gone && DatumGetBool(SPI_getbinval(row, desc, 5, &isnull));
 		jobs = lappend(jobs, job);
 		MemoryContextSwitchTo(old);
 	}
@@ -178,6 +214,7 @@ jobs_forget(const Job *job)
 						  job->index), SPI_OK_DELETE);
 	jobs_end();
 	(void) hash_search(failed, &job->index, HASH_REMOVE, NULL);
+	(void) hash_search(waiting, &job->index, HASH_REMOVE, NULL);
 }
 
 /* Keeps the error for the report, and when to try again. */
@@ -281,7 +318,8 @@ jobs_build(const Job *job)
 	"SELECT current_setting('onetrip.node_id')::integer AS node_id, " \
 	"format('%I.%I', n.nspname, c.relname) AS index, current_setting('onetrip.region') AS region, " \
 	"format('%I.%I', tn.nspname, t.relname) AS \"table\", j.statement, " \
-	"CASE WHEN i.indisvalid THEN 'done' WHEN j.error IS NOT NULL THEN 'failed' ELSE 'building' END AS state, " \
+	"CASE WHEN i.indisvalid THEN 'done' WHEN j.error IS NOT NULL THEN 'failed' " \
+	"WHEN " BUILT " THEN 'built' ELSE 'building' END AS state, " \
 	"j.attempts, CASE WHEN NOT i.indisvalid THEN j.error END AS error, j.since " \
 	"FROM onetrip.job_here j JOIN pg_index i ON i.indexrelid = j.index " \
 	"JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace " \
@@ -320,15 +358,99 @@ jobs_report(const Job *job)
 	jobs_end();
 }
 
+/*
+ * Is the index built in all regions that are there and keep the table?  *before
+ * is how many of their nodes have a lower number than this one.
+ */
+static bool
+jobs_is_built_everywhere(const Job *job, int *before)
+{
+	bool		everywhere;
+	bool		isnull;
+	StringInfoData query;
+
+	jobs_begin();
+	initStringInfo(&query);
+	appendStringInfoString(&query, "WITH n AS (" REPORT);
+	appendStringInfo(&query, " WHERE j.index = %u) ", job->index);
+	appendStringInfoString(&query, "SELECT bool_and(r.node_id IS NOT NULL), count(*) FILTER (WHERE m.node_id < n.node_id) "
+						   "FROM n CROSS JOIN onetrip.members m LEFT JOIN onetrip.job_report r "
+						   "ON r.node_id = m.node_id AND r.index = n.index AND r.since = n.since AND r.state IN ('built', 'done') "
+						   "WHERE m.role = 'voter' AND m.heard <> 'not_connected'");
+	jobs_execute(query.data, SPI_OK_SELECT);
+	everywhere = DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
+	/* none, if the index is gone */
+	everywhere = everywhere && !isnull;
+	*before = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, &isnull));
+	jobs_end();
+	return everywhere;
+}
+
+/* Has a unique index that is built made valid in all regions, if it is time for that. */
 static void
+jobs_make_valid(const Job *job)
+{
+	TimestampTz now = ot_now();
+	Waiting    *wait;
+	bool		found;
+	int			before;
+
+	wait = hash_search(waiting, &job->index, HASH_ENTER, &found);
+	if (!found)
+	{
+		wait->here = now;
+		wait->everywhere = wait->next = 0;
+	}
+	if (wait->next > now)
+		return;
+	wait->next = now + Min((now - wait->here) / ASK_PART, ASK_MAX_MS * INT64CONST(1000));
+	if (!jobs_is_built_everywhere(job, &before))
+	{
+		wait->everywhere = 0;
+		return;
+	}
+	wait->next = 0;
+	if (wait->everywhere == 0)
+		wait->everywhere = now;
+	if (!TimestampDifferenceExceeds(wait->everywhere, now, before * TAKE_OVER_MS))
+		return;
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	ot_session_watch_errors();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	/* it is in the entry */
+	jobs_set_option("search_path", job->search_path);
+	ot_index_propose_valid(job->table, job->index);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/* Is this an error of a transaction that may succeed the next time? */
+static bool
+jobs_error_passes(int code)
+{
+	switch (ERRCODE_TO_CATEGORY(code))
+	{
+		case ERRCODE_TRANSACTION_ROLLBACK:
+		case ERRCODE_CONNECTION_EXCEPTION:
+		case ERRCODE_OPERATOR_INTERVENTION:
+			return true;
+		default:
+			return code == ERRCODE_LOCK_NOT_AVAILABLE || code == OT_ERR_NOT_NOW;
+	}
+}
+
+/* Does what there is to do.  Returns whether it should look again soon. */
+static bool
 jobs_look(MemoryContext context)
 {
 	List	   *jobs;
 	ListCell   *lc;
+	bool		soon = false;
 	int			code;
 
 	if (!jobs_may_be_there())
-		return;
+		return false;
 	jobs = jobs_read(context);
 	if (jobs != NIL)
 		(void) jobs_try(jobs_report, NULL, &code);
@@ -346,12 +468,18 @@ jobs_look(MemoryContext context)
 		}
 		if (entry != NULL && entry->next > ot_now())
 			continue;
-		message = jobs_try(jobs_build, job, &code);
+		if (job->built && ot_read_only)
+			continue;
+		soon = soon || job->unique;
+		if (!job->built)
+			(void) hash_search(waiting, &job->index, HASH_REMOVE, NULL);
+		message = jobs_try(job->built ? jobs_make_valid : jobs_build, job, &code);
 		jobs_set_option("search_path", "pg_catalog");
-		if (message != NULL)
+		if (message != NULL && !(job->built && jobs_error_passes(code)))
 			jobs_note_failure(job, message, code);
 	}
 	(void) jobs_try(jobs_report, NULL, &code);
+	return soon;
 }
 
 void
@@ -376,16 +504,22 @@ ot_jobs_main(Datum arg)
 	jobs_set_option("onetrip.read", "local");
 	jobs_set_option("onetrip.max_staleness", "-1");
 	jobs_set_option("onetrip.max_trips", "-1");
+	/* of a unique index that becomes valid: the table is locked, and some regions would build it for that */
+	jobs_set_option("onetrip.rehearse", "off");
 #if PG_VERSION_NUM >= 170000
 	jobs_set_option("transaction_timeout", "0");
 #endif
 	pgstat_report_appname("onetrip job worker");
 	ot_worker_is_for_jobs();
 	failed = hash_create("onetrip failed jobs", 16, &control, HASH_ELEM | HASH_BLOBS);
+	control.entrysize = sizeof(Waiting);
+	waiting = hash_create("onetrip jobs that wait", 16, &control, HASH_ELEM | HASH_BLOBS);
 	context = AllocSetContextCreate(TopMemoryContext, "onetrip jobs", ALLOCSET_DEFAULT_SIZES);
 
 	for (;;)
 	{
+		bool		soon;
+
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
 		{
@@ -393,12 +527,12 @@ ot_jobs_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 		MemoryContextSwitchTo(context);
-		jobs_look(context);
+		soon = jobs_look(context);
 		MemoryContextSwitchTo(TopMemoryContext);
 		MemoryContextReset(context);
 		pgstat_report_stat(false);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 LOOK_MS, PG_WAIT_EXTENSION);
+						 soon ? WAITING_MS : LOOK_MS, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 	}
 }

@@ -102,6 +102,9 @@ typedef RelFileNode OtRelFile;
  * 16: permissions are no longer part of the range table, and there are
  * summarizing indexes.  18: ExecInitRangeTable() takes the relations that are
  * not pruned.
+ *
+ * Of the `unchecked` indexes, which are unique, duplicates are no error: those
+ * that may have one are in the result.
  */
 #if PG_VERSION_NUM >= 180000
 #define OT_INIT_RANGE_TABLE(estate, rte) \
@@ -113,12 +116,12 @@ typedef RelFileNode OtRelFile;
 #endif
 #if PG_VERSION_NUM >= 160000
 #define OT_ONLY_SUMMARIZING(u) ((u) == TU_Summarizing)
-#define OT_INSERT_INDEX_TUPLES(rel, slot, estate, update, summarizing) \
-	ExecInsertIndexTuples(rel, slot, estate, update, false, NULL, NIL, summarizing)
+#define OT_INSERT_INDEX_TUPLES(rel, slot, estate, update, unchecked, summarizing) \
+	ExecInsertIndexTuples(rel, slot, estate, update, (unchecked) != NIL, NULL, unchecked, summarizing)
 #else
 #define OT_ONLY_SUMMARIZING(u) false
-#define OT_INSERT_INDEX_TUPLES(rel, slot, estate, update, summarizing) \
-	ExecInsertIndexTuples(rel, slot, estate, update, false, NULL, NIL)
+#define OT_INSERT_INDEX_TUPLES(rel, slot, estate, update, unchecked, summarizing) \
+	ExecInsertIndexTuples(rel, slot, estate, update, (unchecked) != NIL, NULL, unchecked)
 #endif
 
 /* Minor releases of 2026 write the type's version into a composite value. */

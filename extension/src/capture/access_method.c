@@ -47,7 +47,9 @@ access_method_unwatched(Relation rel)
 {
 }
 
-static OtTableWatch watch = {access_method_unwatched, access_method_unwatched, access_method_unwatched};
+static OtTableWatch watch = {
+	access_method_unwatched, access_method_unwatched, access_method_unwatched, access_method_unwatched
+};
 
 /*
  * The relations that have heap's routine table now.  A function of an index
@@ -446,6 +448,9 @@ ot_index_build_range_scan(Relation rel, Relation index_rel,
 {
 	volatile double result = 0;
 
+	if (unlikely(index_rel->rd_index->indisunique && !index_rel->rd_index->indisvalid &&
+				 !index_info->ii_Concurrent))
+		watch.before_build(index_rel);
 	AS_HEAP(rel);
 	{
 		result = heap_methods->index_build_range_scan(rel, index_rel, index_info,

@@ -152,6 +152,7 @@ static bool creating = false;	/* ... or makes a type: PostgreSQL renames an
 static CreateAs *create_as = NULL;
 static bool importing = false;	/* the innermost statement is IMPORT FOREIGN
 								 * SCHEMA, whose sub-commands are recorded */
+static bool reindexing = false;	/* ... or REINDEX */
 static List *refilled = NIL;	/* tables that other regions have emptied, and
 								 * whose rows have not been captured again */
 static bool replaying = false;	/* the apply worker runs a statement, as
@@ -414,6 +415,14 @@ ddl_before_file(Relation rel)
 		ddl_note_truncated();
 }
 
+/* Called before a unique index that is not valid is filled anew. */
+static void
+ddl_before_build(Relation index)
+{
+	if (reindexing || recorded != NULL)
+		ot_index_check_build(index);
+}
+
 /*
  * Calls the previous hook, `prev`, or standard_ProcessUtility(), with `node`
  * in place of the statement's own tree.  Then restores the memory context if
@@ -540,6 +549,7 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 	bool		outer_renaming = renaming;
 	bool		outer_creating = creating;
 	bool		outer_importing = importing;
+	bool		outer_reindexing = reindexing;
 	List	   *outer_refilled = refilled;
 
 	PG_TRY();
@@ -548,6 +558,7 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 		renaming = IsA(node, RenameStmt) || IsA(node, AlterObjectSchemaStmt);
 		creating = ddl_makes_type(node);
 		importing = IsA(node, ImportForeignSchemaStmt) && ot_capturing();
+		reindexing = IsA(node, ReindexStmt);
 		truncation = truncating;
 		if (statement)
 		{
@@ -577,6 +588,7 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 		renaming = outer_renaming;
 		creating = outer_creating;
 		importing = outer_importing;
+		reindexing = outer_reindexing;
 		create_as = outer_create_as;
 		refilled = outer_refilled;
 	}
@@ -624,6 +636,8 @@ ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		utility_depth++;
 		if (replaying && ot_index_is_job(node))
 			(void) ot_index_define((IndexStmt *) node, query);
+		else if (replaying && IsA(node, ReindexStmt))
+			ot_index_apply_valid((ReindexStmt *) node);
 		else
 			ot_call_process_utility(prev_process_utility, pstmt, node, query,
 									read_only_tree,
@@ -671,6 +685,8 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	}
 
 	ot_ddl_check_everywhere(node);
+	if (IsA(node, ReindexStmt))
+		ot_index_check_reindex((ReindexStmt *) node);
 	if ((context != PROCESS_UTILITY_SUBCOMMAND || importing) && ot_capturing())
 	{
 		ot_index_wait_politely(node, context);
@@ -869,6 +885,7 @@ ot_ddl_init(void)
 		.check_row_write = ddl_check_row_write,
 		.script_writes = ddl_script_writes,
 		.before_file = ddl_before_file,
+		.before_build = ddl_before_build,
 	};
 
 	ot_access_method_watch(&watch);

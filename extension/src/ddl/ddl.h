@@ -38,8 +38,10 @@ extern bool ot_notify_comes_next(const OtReader *r);
 extern void ot_notify_apply(OtReader *r);	/* r is past the op byte 'N' */
 /* ddl_index.c */
 extern void ot_index_build(Oid table, Oid index);
+extern void ot_index_propose_valid(Oid table, Oid index);
 extern List *ot_index_jobs_of(Relation rel, bool unbuilt);
 extern void ot_index_job_undo(Relation rel);
+extern void ot_index_job_has_duplicate(Relation rel, Oid index);
 
 /* ddl_text.c */
 extern DefElem *ot_ddl_find_option(List *options, const char *name);

@@ -611,10 +611,8 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 			ddl_check_alter_type((AlterTableStmt *) stmt, query);
 			break;
 		case T_IndexStmt:
-			/* regions that have built it would enforce it, and others not yet */
 			if (((IndexStmt *) stmt)->concurrent && ((IndexStmt *) stmt)->unique)
-				ot_ddl_refuse("CREATE UNIQUE INDEX CONCURRENTLY",
-							  "Use CREATE UNIQUE INDEX without CONCURRENTLY.");
+				ot_index_check_unique((IndexStmt *) stmt);
 			break;
 		case T_CreateFunctionStmt:
 			foreach(lc, ((CreateFunctionStmt *) stmt)->options)

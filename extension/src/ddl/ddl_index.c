@@ -18,8 +18,15 @@
  * expression that fails, a value that is too long), and they arrive where it is
  * built.  The apply worker then takes the index out of use (ot_index_job_undo()),
  * rather than stand still; its job fails as it does in the region of the row.
- * This cannot be done for uniqueness, which somebody may rely on, so
- * CREATE UNIQUE INDEX CONCURRENTLY is refused (ddl_check.c).
+ *
+ * This cannot be done for uniqueness once somebody relies on it.  So a unique
+ * index that its job has built is not valid yet: it refuses duplicates of this
+ * region, and the apply worker writes those that come from others, and takes it
+ * out of use.  A second entry of the log makes it valid, in all regions at once
+ * (ot_index_propose_valid()).  Its region has found no duplicate, under a lock
+ * that is also a key, so there is none in the rows that all regions have at that
+ * point of the log; and all later ones are refused where they are written.
+ * Where the index is not built by then, it is built within the entry.
  *
  * A few statements do something else if an index is not valid.  Before one of
  * them, in every region, indexes that are not built yet are built at once
@@ -96,6 +103,12 @@
 /* Columns of onetrip.job_here. */
 #define JOB_ERROR 5
 #define JOB_SQLSTATE 6
+
+/* What the SQLSTATE says of a unique index that is built, and waits to be made valid: successful completion. */
+#define BUILT "00000"
+
+/* The level whose libraries know what becomes of a unique index that is a job. */
+#define UNIQUE_LEVEL 1
 
 /* ---- waiting for locks politely ---- */
 
@@ -311,8 +324,24 @@ ot_index_wait_politely(Node *stmt, ProcessUtilityContext context)
 
 /* ---- the index's entry in the catalogs ---- */
 
+static bool
+ddl_index_read_state(Oid index, Form_pg_index state)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	memcpy(state, GETSTRUCT(tuple), offsetof(FormData_pg_index, indkey));
+	ReleaseSysCache(tuple);
+	return state->indislive;
+}
+
+/*
+ * Makes it valid, or neither valid nor ready.  It may have been taken out of use
+ * meanwhile; then it does not become valid.
+ */
 static void
-ddl_index_set_state(Oid index, bool ready, bool valid)
+ddl_index_set_valid(Oid index, bool valid)
 {
 	Relation	catalog = table_open(IndexRelationId, RowExclusiveLock);
 	HeapTuple	tuple = SearchSysCacheCopy1(INDEXRELID, ObjectIdGetDatum(index));
@@ -321,13 +350,87 @@ ddl_index_set_state(Oid index, bool ready, bool valid)
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for index %u", index);
 	form = (Form_pg_index) GETSTRUCT(tuple);
-	form->indisready = ready;
+	if (valid && !form->indisready)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("index \"%s\" was taken out of use while it was built", get_rel_name(index))));
+	form->indisready = valid;
 	form->indisvalid = valid;
+	/* raises ERROR if somebody has changed it since it was read */
 	CatalogTupleUpdate(catalog, &tuple->t_self, tuple);
 	CacheInvalidateRelcacheByRelid(form->indrelid);
 	heap_freetuple(tuple);
 	table_close(catalog, RowExclusiveLock);
 	CommandCounterIncrement();
+}
+
+/* ---- its row in onetrip.job_here ---- */
+
+/* Is there a job for the index?  Also tells how its last attempt ended: the strings are NULL, or palloc'd. */
+static bool
+ddl_index_has_job(Relation jobs, Oid index, char **error, char **sqlstate)
+{
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	job;
+	bool		found;
+
+	*error = *sqlstate = NULL;
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(index));
+	scan = systable_beginscan(jobs, InvalidOid, false, NULL, 1, &key);
+	job = systable_getnext(scan);
+	found = HeapTupleIsValid(job);
+	if (found)
+	{
+		bool		no_error;
+		bool		no_code;
+		Datum		of_error = heap_getattr(job, JOB_ERROR, RelationGetDescr(jobs), &no_error);
+		Datum		of_code = heap_getattr(job, JOB_SQLSTATE, RelationGetDescr(jobs), &no_code);
+
+		*error = no_error ? NULL : TextDatumGetCString(of_error);
+		*sqlstate = no_code ? NULL : TextDatumGetCString(of_code);
+	}
+	systable_endscan(scan);
+	return found;
+}
+
+static bool
+ddl_index_read_job(Oid index, char **error, char **sqlstate)
+{
+	Relation	jobs = table_openrv(makeRangeVar("onetrip", "job_here", -1), AccessShareLock);
+	bool		found = ddl_index_has_job(jobs, index, error, sqlstate);
+
+	table_close(jobs, AccessShareLock);
+	return found;
+}
+
+/* A unique index with all rows of this server, each with its own value: it waits to be made valid. */
+static bool
+ddl_index_is_built(Oid index, Form_pg_index state)
+{
+	char	   *error;
+	char	   *sqlstate;
+
+	return state->indisunique && state->indisready && ddl_index_read_job(index, &error, &sqlstate) &&
+		sqlstate != NULL && strcmp(sqlstate, BUILT) == 0;
+}
+
+/* Notes in the job worker that the index is built, or that it will be built anew. */
+static void
+ddl_index_note_built(Oid index, bool built)
+{
+	/* under the search_path of a user */
+	char	   *query = psprintf("UPDATE onetrip.job_here SET error = NULL, sqlstate = %s "
+								 "WHERE index OPERATOR(pg_catalog.=) '%u'::pg_catalog.oid",
+								 built ? "'" BUILT "'" : "NULL", index);
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	if (SPI_execute(query, false, 0) != SPI_OK_UPDATE)
+		elog(ERROR, "cannot write onetrip.job_here");
+	SPI_finish();
+	PopActiveSnapshot();
 }
 
 /*
@@ -382,24 +485,13 @@ ot_index_define(IndexStmt *stmt, const char *query)
 	if (!OidIsValid(address.objectId))
 		return InvalidOid;
 	CommandCounterIncrement();
-	ddl_index_set_state(address.objectId, false, false);
-	ddl_index_note_job(address.objectId, "CREATE INDEX CONCURRENTLY");
+	ddl_index_set_valid(address.objectId, false);
+	ddl_index_note_job(address.objectId, stmt->unique ? "CREATE UNIQUE INDEX CONCURRENTLY" :
+					   "CREATE INDEX CONCURRENTLY");
 	return address.objectId;
 }
 
 /* ---- building it ---- */
-
-static bool
-ddl_index_read_state(Oid index, Form_pg_index state)
-{
-	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
-
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	memcpy(state, GETSTRUCT(tuple), offsetof(FormData_pg_index, indkey));
-	ReleaseSysCache(tuple);
-	return state->indislive;
-}
 
 /* Another attempt may have ended in the midst, and left something in the file. */
 static void
@@ -495,10 +587,11 @@ ddl_index_wait_for_snapshots(TransactionId xmin)
 
 /*
  * Builds the index of a job, in transactions as PostgreSQL's CREATE INDEX
- * CONCURRENTLY does; the functions that do the work are PostgreSQL's.  Called in
- * a transaction that has no snapshot and holds no lock; returns in another one.
- * The caller holds a lock for its session on the table, which keeps out other
- *XX */
+ * CONCURRENTLY does; the functions that do the work are PostgreSQL's.  A unique
+ * one is not made valid.  Called in a transaction that has no snapshot and holds
+ * no lock; returns in another one.  The caller holds a lock for its session on
+ * the table, which keeps out other DDL and maintenance.
+ */
 void
 ot_index_build(Oid table, Oid index)
 {
@@ -514,6 +607,20 @@ ot_index_build(Oid table, Oid index)
 	pgstat_progress_start_command(PROGRESS_COMMAND_CREATE_INDEX, table);
 	pgstat_progress_update_multi_param(2, params, values);
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
+	if (state.indisunique)
+	{
+		/*
+		 * Each attempt begins anew: since the last one, VACUUM FULL may have filled
+		 * the index without comparing values.  And before the index is ready again,
+		 * nothing says any more that it is built.
+		 */
+		ddl_index_note_built(index, false);
+		if (state.indisready)
+			ddl_index_set_valid(index, false);
+		CommitTransactionCommand();
+		StartTransactionCommand();
+		state.indisready = false;
+	}
 	if (!state.indisready)
 	{
 		/* Those who do not know of it yet might break a chain of heap-only updates. */
@@ -541,11 +648,150 @@ ot_index_build(Oid table, Oid index)
 	CommitTransactionCommand();
 	StartTransactionCommand();
 	ddl_index_wait_for_snapshots(xmin);
-	index_set_state_flags(index, INDEX_CREATE_SET_VALID);
-	CacheInvalidateRelcacheByRelid(table);
+	if (state.indisunique)
+		ddl_index_note_built(index, true);
+	else
+		ddl_index_set_valid(index, true);
 	CommitTransactionCommand();
 	StartTransactionCommand();
 	pgstat_progress_end_command();
+}
+
+/* ---- a unique index becomes valid ---- */
+
+/*
+ * Proposes the second entry about a unique index: REINDEX INDEX, a statement that
+ * is not recorded otherwise.  Called in the job worker, in a transaction that
+ * commits next.  Does nothing if the lock cannot be had at once, or nearly so, or
+ * the index is not built any more.
+ *
+ * Nobody writes the table here until this transaction ends, and a change from
+ * another region that comes before this entry in the log has it abort.  So the
+ * rows that were found to have different values are those that every region has
+ * at this point of the log.  A transaction that has written the table without
+ * having seen this entry aborts if it comes later.
+ */
+void
+ot_index_propose_valid(Oid table, Oid index)
+{
+	FormData_pg_index state;
+	Relation	rel;
+	Oid			user;
+	int			sec_context;
+	char	   *text;
+
+	if (!ddl_index_try_lock(table, ShareLock))
+		return;
+	ot_ddl_take_schema_key();
+	if (!ddl_index_read_state(index, &state) || state.indrelid != table || state.indisvalid ||
+		!ddl_index_is_built(index, &state))
+		return;
+	text = psprintf("REINDEX INDEX %s",
+					quote_qualified_identifier(get_namespace_name(get_rel_namespace(index)), get_rel_name(index)));
+	rel = relation_open(table, NoLock);
+	GetUserIdAndSecContext(&user, &sec_context);
+	SetUserIdAndSecContext(rel->rd_rel->relowner, sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	ot_write_set_statement(text, strlen(text));
+	SetUserIdAndSecContext(user, sec_context);
+	relation_close(rel, NoLock);
+	ddl_index_set_valid(index, true);
+}
+
+/* Makes the index of a job valid in this transaction, and builds it before if it is not built. */
+static void
+ddl_index_finish(Oid table, Oid index)
+{
+	FormData_pg_index state;
+	ReindexParams params = {0};
+
+	LockRelationOid(table, ShareLock);
+	if (!ddl_index_read_state(index, &state) || state.indisvalid)
+		return;
+	if (ddl_index_is_built(index, &state))
+		ddl_index_set_valid(index, true);
+	else
+		OT_REINDEX_INDEX(index, get_rel_persistence(table), &params);
+}
+
+/* The second entry about a unique index, in another region. */
+void
+ot_index_apply_valid(ReindexStmt *stmt)
+{
+	Oid			index = RangeVarGetRelid(stmt->relation, NoLock, false);
+
+	ddl_index_finish(IndexGetRelation(index, false), index);
+}
+
+/* Is it a unique index of a job that is not valid yet? */
+static bool
+ddl_index_waits_for_entry(Oid index)
+{
+	FormData_pg_index state;
+	char	   *error;
+	char	   *sqlstate;
+
+	return ot_in_replicated_database() && ddl_index_read_state(index, &state) &&
+		state.indisunique && !state.indisvalid && ddl_index_read_job(index, &error, &sqlstate);
+}
+
+pg_noreturn static void
+ddl_index_refuse_to_build(Oid index)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("index \"%s\" is not valid yet", get_rel_name(index)),
+			 errdetail("It has to become valid in all regions at once."),
+			 errhint("Wait until it is valid, or drop it; onetrip.jobs shows how far it is.")));
+}
+
+/*
+ * Called before a REINDEX of an index runs.  It would make the index valid in
+ * this region alone.
+ */
+void
+ot_index_check_reindex(ReindexStmt *stmt)
+{
+	Oid			index;
+
+	if (stmt->kind != REINDEX_OBJECT_INDEX || stmt->relation == NULL)
+		return;
+	index = RangeVarGetRelid(stmt->relation, NoLock, true);
+	if (OidIsValid(index) && ddl_index_waits_for_entry(index))
+		ddl_index_refuse_to_build(index);
+}
+
+/*
+ * Called before an index that is there already is filled anew, by REINDEX of a
+ * table or more, or because ALTER TABLE rewrites the table: the region would take
+ * it for valid then.  VACUUM FULL, CLUSTER and TRUNCATE do not.
+ */
+void
+ot_index_check_build(Relation index)
+{
+	if (ddl_index_waits_for_entry(RelationGetRelid(index)))
+		ddl_index_refuse_to_build(RelationGetRelid(index));
+}
+
+/*
+ * Called before CREATE UNIQUE INDEX CONCURRENTLY is recorded.  Where each region
+ * has rows of its own, or fills the relation anew, one region cannot find out for
+ * all that there are no duplicates.
+ */
+void
+ot_index_check_unique(IndexStmt *stmt)
+{
+	Oid			relid = RangeVarGetRelid(stmt->relation, NoLock, true);
+
+	if (OidIsValid(relid) && (get_rel_relkind(relid) == RELKIND_MATVIEW ||
+							  (get_rel_relkind(relid) == RELKIND_RELATION && !ot_contents_of_travel(relid))))
+		ot_ddl_refuse("CREATE UNIQUE INDEX CONCURRENTLY on anything but a onetrip table",
+					  "Use CREATE UNIQUE INDEX without CONCURRENTLY.");
+	if (ot_format_level < UNIQUE_LEVEL)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_NOW),
+				 errmsg("cannot run CREATE UNIQUE INDEX CONCURRENTLY before the upgrade is finished"),
+				 errdetail("The library of another region may not know it."),
+				 errhint("Finish the upgrade (onetrip upgrade --finish) and restart this server.")));
 }
 
 /* ---- the session that waits for it ---- */
@@ -557,33 +803,13 @@ ot_index_build(Oid table, Oid index)
 static void
 ddl_index_raise_failure(Oid index)
 {
-	Relation	jobs = table_openrv(makeRangeVar("onetrip", "job_here", -1), AccessShareLock);
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	job;
-	char	   *error = NULL;
+	char	   *error;
+	char	   *letters;
 	int			code = 0;
 
-	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(index));
-	scan = systable_beginscan(jobs, InvalidOid, false, NULL, 1, &key);
-	job = systable_getnext(scan);
-	if (HeapTupleIsValid(job))
-	{
-		bool		no_code;
-		bool		no_error;
-		Datum		of_code = heap_getattr(job, JOB_SQLSTATE, RelationGetDescr(jobs), &no_code);
-		Datum		of_error = heap_getattr(job, JOB_ERROR, RelationGetDescr(jobs), &no_error);
-
-		if (!no_code && !no_error)
-		{
-			const char *letters = TextDatumGetCString(of_code);
-
-			code = MAKE_SQLSTATE(letters[0], letters[1], letters[2], letters[3], letters[4]);
-			error = TextDatumGetCString(of_error);
-		}
-	}
-	systable_endscan(scan);
-	table_close(jobs, AccessShareLock);
+	(void) ddl_index_read_job(index, &error, &letters);
+	if (letters != NULL)
+		code = MAKE_SQLSTATE(letters[0], letters[1], letters[2], letters[3], letters[4]);
 	if (error == NULL || code == ERRCODE_LOCK_NOT_AVAILABLE || code == ERRCODE_QUERY_CANCELED ||
 		ERRCODE_TO_CATEGORY(code) == ERRCODE_TRANSACTION_ROLLBACK)
 		return;
@@ -638,16 +864,12 @@ ot_index_jobs_of(Relation rel, bool unbuilt)
 	{
 		Oid			index = lfirst_oid(lc);
 		FormData_pg_index state;
-		ScanKeyData key;
-		SysScanDesc scan;
+		char	   *error;
+		char	   *sqlstate;
 
-		if (!ddl_index_read_state(index, &state) || (unbuilt && state.indisvalid))
-			continue;
-		ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(index));
-		scan = systable_beginscan(jobs, InvalidOid, false, NULL, 1, &key);
-		if (HeapTupleIsValid(systable_getnext(scan)))
+		if (ddl_index_read_state(index, &state) && !(unbuilt && state.indisvalid) &&
+			ddl_index_has_job(jobs, index, &error, &sqlstate))
 			found = lappend_oid(found, index);
-		systable_endscan(scan);
 	}
 	table_close(jobs, AccessShareLock);
 	return found;
@@ -671,7 +893,6 @@ ddl_index_finish_of(RangeVar *name)
 		List	   *unbuilt;
 		bool		jobs;
 		ListCell   *index;
-		ReindexParams params = {0};
 
 		if (rel == NULL)
 			continue;
@@ -682,7 +903,7 @@ ddl_index_finish_of(RangeVar *name)
 		if (jobs && !ot_is_apply_worker)
 			ot_ddl_take_relation_key(lfirst_oid(lc));
 		foreach(index, unbuilt)
-			OT_REINDEX_INDEX(lfirst_oid(index), get_rel_persistence(lfirst_oid(lc)), &params);
+			ddl_index_finish(lfirst_oid(lc), lfirst_oid(index));
 		CommandCounterIncrement();
 	}
 }
@@ -720,10 +941,23 @@ ot_index_jobs_finish(Node *stmt)
 	}
 }
 
+/* ---- indexes that cannot take a row ---- */
+
+static void
+ddl_index_take_out_of_use(Relation rel, Oid index, const char *why)
+{
+	ereport(LOG,
+			(errmsg("index \"%s\" of table \"%s\" is taken out of use and built anew",
+					get_rel_name(index), RelationGetRelationName(rel)),
+			 errdetail("%s", why)));
+	ddl_index_set_valid(index, false);
+}
+
 /*
  * Called in the apply worker, for a table of an entry that could not be applied
  * before: takes indexes that are jobs out of use, in case one of them is the
- * reason.  The job worker builds them anew.
+ * reason.  The job worker builds them anew.  A unique one that is valid is what
+ * others rely on.
  */
 void
 ot_index_job_undo(Relation rel)
@@ -734,12 +968,19 @@ ot_index_job_undo(Relation rel)
 	{
 		FormData_pg_index state;
 
-		if (!ddl_index_read_state(lfirst_oid(lc), &state) || !state.indisready || state.indisunique)
-			continue;
-		ereport(LOG,
-				(errmsg("index \"%s\" of table \"%s\" is taken out of use and built anew",
-						get_rel_name(lfirst_oid(lc)), RelationGetRelationName(rel)),
-				 errdetail("An entry could not be applied, perhaps because this index cannot take a row.")));
-		ddl_index_set_state(lfirst_oid(lc), false, false);
+		if (ddl_index_read_state(lfirst_oid(lc), &state) && state.indisready &&
+			!(state.indisunique && state.indisvalid))
+			ddl_index_take_out_of_use(rel, lfirst_oid(lc),
+									  "An entry could not be applied, perhaps because this index cannot take a row.");
 	}
+}
+
+/* Called in the apply worker, which has put two rows with one value, or nearly so, into a unique index. */
+void
+ot_index_job_has_duplicate(Relation rel, Oid index)
+{
+	FormData_pg_index state;
+
+	if (ddl_index_read_state(index, &state) && state.indisready && !state.indisvalid)
+		ddl_index_take_out_of_use(rel, index, "Another region has written a value that may be there already.");
 }

@@ -73,6 +73,10 @@ extern void ot_index_wait_politely(Node *stmt, ProcessUtilityContext context);
 extern Oid	ot_index_define(IndexStmt *stmt, const char *query);
 extern void ot_index_await(Oid index);
 extern void ot_index_jobs_finish(Node *stmt);
+extern void ot_index_check_unique(IndexStmt *stmt);
+extern void ot_index_check_reindex(ReindexStmt *stmt);
+extern void ot_index_check_build(Relation index);
+extern void ot_index_apply_valid(ReindexStmt *stmt);
 
 /* ddl_new_table.c */
 extern const char *ot_ddl_default_access_method(void);

@@ -171,7 +171,6 @@ ALTER TABLE t ADD COLUMN a text DEFAULT current_setting('ddl.setting'), ADD COLU
     ADD COLUMN c text DEFAULT format('%s %s', to_char(now(), 'YYYY'), current_user), ADD COLUMN d date DEFAULT 'tomorrow';
 ALTER TABLE t ALTER COLUMN v TYPE text USING concat(v, date_trunc('day', now()), to_json(v));
 ROLLBACK;
-CREATE UNIQUE INDEX CONCURRENTLY ON t (w);
 CREATE TABLE parted (id int) PARTITION BY LIST (id);
 CREATE TABLE part PARTITION OF parted FOR VALUES IN (1);
 CREATE SUBSCRIPTION s CONNECTION '' PUBLICATION p;

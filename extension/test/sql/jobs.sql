@@ -94,3 +94,73 @@ CREATE EVENT TRIGGER says_end ON ddl_command_end EXECUTE FUNCTION says();
 CREATE INDEX CONCURRENTLY t_w ON t (w);
 DROP EVENT TRIGGER says_start;
 DROP EVENT TRIGGER says_end;
+
+-- A unique index refuses duplicates of this region once it is built, and is valid when all regions have it.
+CREATE TABLE u (id int PRIMARY KEY, v int, w text);
+INSERT INTO u SELECT g, g, 'w' || g FROM generate_series(1, 100) g;
+\set ustate 'SELECT c.relname, i.indisunique, i.indisvalid, i.indisready FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = ''u''::regclass ORDER BY 1'
+CREATE UNIQUE INDEX CONCURRENTLY u_v ON u (v);
+CREATE UNIQUE INDEX CONCURRENTLY ON u (lower(w)) INCLUDE (v) WHERE v > 10;
+CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS u_v ON u (v);
+CREATE UNIQUE INDEX CONCURRENTLY u_v ON u (w);
+:ustate;
+INSERT INTO u VALUES (101, 1, 'x');
+INSERT INTO u VALUES (101, 1, 'x') ON CONFLICT (v) DO UPDATE SET w = 'changed' RETURNING id, w;
+INSERT INTO u VALUES (101, 101, 'W99');
+SELECT c.relname, j.statement, j.attempts, j.error, j.sqlstate FROM onetrip.job_here j JOIN pg_class c ON c.oid = j.index
+ WHERE c.relname ^@ 'u_' ORDER BY 1;
+ALTER TABLE u REPLICA IDENTITY USING INDEX u_v;
+ALTER TABLE u ALTER COLUMN v SET NOT NULL;
+ALTER TABLE u REPLICA IDENTITY USING INDEX u_v;
+UPDATE u SET w = 'again' WHERE id = 1;
+DROP INDEX CONCURRENTLY u_v;
+
+-- With duplicates it fails as in PostgreSQL, and a job goes on trying.
+INSERT INTO u VALUES (101, 1, 'x');
+CREATE UNIQUE INDEX CONCURRENTLY u_v ON u (v);
+:ustate;
+DO $$ BEGIN
+    FOR i IN 1..600 LOOP
+        EXIT WHEN EXISTS (SELECT FROM onetrip.jobs WHERE index = 'public.u_v' AND state = 'failed');
+        COMMIT;
+        PERFORM pg_sleep(0.05);
+    END LOOP;
+END $$;
+SELECT state, error FROM onetrip.jobs WHERE index = 'public.u_v';
+-- What another region must not find out alone.
+INSERT INTO u VALUES (102, 1, 'y') ON CONFLICT (v) DO NOTHING;
+ALTER TABLE u ADD UNIQUE USING INDEX u_v;
+REINDEX INDEX u_v;
+REINDEX INDEX CONCURRENTLY u_v;
+REINDEX TABLE u;
+REINDEX TABLE CONCURRENTLY u;
+ALTER TABLE u ALTER COLUMN id TYPE bigint;
+ALTER TABLE u SET UNLOGGED;
+ALTER TABLE u ADD COLUMN r float DEFAULT random();
+ALTER TABLE u CLUSTER ON u_v;
+VACUUM FULL u;
+CLUSTER u USING u_pkey;
+:ustate;
+INSERT INTO u VALUES (103, 2, 'z');
+DELETE FROM u WHERE id IN (101, 103);
+DO $$ BEGIN
+    FOR i IN 1..600 LOOP
+        EXIT WHEN EXISTS (SELECT FROM onetrip.jobs WHERE index = 'public.u_v' AND state = 'done');
+        COMMIT;
+        PERFORM pg_sleep(0.05);
+    END LOOP;
+END $$;
+:ustate;
+INSERT INTO u VALUES (101, 1, 'x');
+REINDEX INDEX u_v;
+ALTER TABLE u ADD UNIQUE USING INDEX u_v;
+
+-- Only for rows that are the same in all regions.
+CREATE UNIQUE INDEX CONCURRENTLY ON unlogged (id);
+CREATE UNIQUE INDEX CONCURRENTLY ON seen (id);
+CREATE TABLE heaps (id int) USING heap;
+CREATE UNIQUE INDEX CONCURRENTLY ON heaps (id);
+CREATE UNIQUE INDEX CONCURRENTLY ON temporary (id);
+CREATE UNIQUE INDEX CONCURRENTLY ON parted (id);
+CREATE UNIQUE INDEX CONCURRENTLY ON absent (id);
+DROP TABLE heaps, u;

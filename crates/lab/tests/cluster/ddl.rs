@@ -282,7 +282,6 @@ async fn refused(lab: &Lab) {
     let [_, b, _] = lab.sessions().await;
     let position = number(&b, "select onetrip.position()").await.unwrap();
     let statements = [
-        "create unique index concurrently on shop.thing (stock)",
         "create subscription s connection '' publication p with (connect = false)",
         "create tablespace t location '/nowhere'",
         "drop database onetrip",

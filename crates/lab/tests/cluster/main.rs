@@ -62,6 +62,7 @@ mod stuck_worker;
 mod tablespaces;
 mod torture;
 mod traces;
+mod unique_jobs;
 mod values;
 mod whole_rows;
 mod workloads;
