@@ -146,8 +146,7 @@ test-upgrade: setup
 # The programs in docs/clients, in five languages, against three regions of which one is killed, also through pools.
 test-clients:
 	@scripts/setup.sh clients
-	cargo build --release --locked -p onetrip-cli
-	cargo build --release --locked -p onetrip-lab --example retry
+	cargo build --release --locked -p onetrip-lab --bin onetrip-lab --example retry
 	@scripts/test-clients.sh $(BUILD_DIR)
 
 # The console in Debian's Chromium.

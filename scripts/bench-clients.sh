@@ -14,6 +14,7 @@ out=$2
 rounds=${3:-5}
 # How long a client may be without a server in seconds, before it is given up.
 PATIENCE=40
+init=()
 # shellcheck source=scripts/clients.sh
 . scripts/clients.sh
 mkdir -p "$out"

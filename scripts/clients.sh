@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Three regions, the programs of docs/clients, and what docs/clients.md puts before the regions.  Sourced by
-# scripts/test-clients.sh and scripts/bench-clients.sh, which set `name` and `target` before.  At the exit everything that was
-# started is ended, and $work goes.
+# scripts/test-clients.sh and scripts/bench-clients.sh, which set `name` and `target` before, and `init`, the options of
+# `onetrip init`.  At the exit everything that was started is ended, and $work goes.
 mkdir -p "$target/clients"
 build=$(realpath "$target/clients")
 onetrip=$(realpath "${ONETRIP:-$target/release/onetrip}")
@@ -74,7 +74,7 @@ start_regions() {
     cp "$onetrip" "$work/onetrip"
     printf '[[region]]\nname = "%s"\n' "${regions[@]}" >"$work/topology.toml"
     echo secret >"$work/password"
-    "$work/onetrip" init --topology "$work/topology.toml" --data "$work/nodes" --bin-dir "$bin_dir" \
+    "$work/onetrip" init "${init[@]}" --topology "$work/topology.toml" --data "$work/nodes" --bin-dir "$bin_dir" \
         --password-file "$work/password" >"$work/init.log" 2>&1 ||
         fail "onetrip init failed"
     for region in "${regions[@]}"; do

@@ -1,9 +1,9 @@
 #!/bin/bash
 # Runs the programs in docs/clients, as they are, against three regions: they all change the same rows at once, a region's
 # node and server are killed meanwhile, and every transaction must have happened once.  The same again through pgbouncer and
-# HAProxy, with docs/clients/pgbouncer.ini and haproxy.cfg.  Then counts what connecting and looking around asks of other
-# regions, by driver: nothing, and with onetrip.read = fresh nothing before the first table is read; and looks at what
-# docs/clients.md says of pools.
+# HAProxy, with docs/clients/pgbouncer.ini and haproxy.cfg.  Then counts, 300 ms from them, what connecting and looking around
+# asks of other regions, by driver: nothing, and with onetrip.read = fresh nothing before the first table is read; and looks at
+# what docs/clients.md says of pools.
 #
 #   scripts/test-clients.sh TARGET_FOLDER [transactions of each program]
 #
@@ -14,6 +14,9 @@ cd "$(dirname "$0")/.."
 name=test-clients
 target=$1
 count=${2:-100}
+# The product with links that can be made longer.
+ONETRIP=${ONETRIP:-$target/release/onetrip-lab}
+init=(--lab --tls --auth scram)
 # shellcheck source=scripts/clients.sh
 . scripts/clients.sh
 build_programs
@@ -122,7 +125,29 @@ done
 end_well
 once_each _past_a_replica
 
-# ---- connecting, and looking around ----
+# ---- connecting, and looking around, 300 ms from the other regions and back ----
+
+# The replica's region stays near; it is not asked.
+/usr/bin/python3 - "$work/nodes/near/tls/ca.crt" "${http[near]}" "${http[middle]}" "${http[far]}" <<'END'
+import json, ssl, sys, urllib.request
+
+trusted = ssl.create_default_context(cafile=sys.argv[1])
+for node, port in enumerate(sys.argv[2:], 1):
+    for peer in {1, 2, 3} - {node}:
+        body = json.dumps({"peer": peer, "one_way_ms": 150}).encode()
+        request = urllib.request.Request(f"https://127.0.0.1:{port}/links", body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(request, context=trusted, timeout=10)
+END
+for region in "${regions[@]}"; do
+    wait_for "$region"
+done
+begun=$(date +%s%N)
+query near "UPDATE account SET balance = 0"
+if [ $((($(date +%s%N) - begun) / 1000000)) -ge 300 ]; then
+    ok the_other_regions_are_far_away
+else
+    broken the_other_regions_are_far_away
+fi
 
 # What asked other regions so far, less so many fresh reads.  The apply worker goes on to settle what became of the programs'
 # transactions that lost.

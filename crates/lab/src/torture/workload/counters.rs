@@ -1,4 +1,5 @@
-//! A few hot rows, incremented from all regions; also in a table without a key, some of whose rows are equal.
+//! A few hot rows, for which all regions wait in line at the leader; also in a table without a key, some of whose rows
+//! are equal.
 
 use anyhow::Result;
 
@@ -19,6 +20,7 @@ impl Workload for Counters {
     fn tables(&self) -> String {
         format!(
             "create table counter (id int primary key, n bigint not null);
+             security label for onetrip on table counter is 'locking';
              insert into counter select g, 0 from generate_series(0, {last}) g;
              create table tally (id int, n bigint);
              insert into tally select g, 0 from generate_series(0, {last}) g, generate_series(1, 3);
