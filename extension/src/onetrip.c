@@ -74,6 +74,7 @@ _PG_init(void)
 	ot_role_counts_init();
 	ot_worker_init();
 	ot_capture_init();
+	ot_reads_init();
 	ot_turn_init();
 	ot_commit_init();
 	ot_ddl_init();

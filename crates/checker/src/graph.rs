@@ -5,7 +5,10 @@
 //! The forbidden cycles are then exactly the cycles of this larger graph, and its strongly connected components are
 //! found in linear time.
 //!
-//! A transaction under REPEATABLE READ is one node.  Under READ COMMITTED each read is a node with a snapshot of its
+//! Of transactions under SERIALIZABLE alone, every cycle is forbidden.  There a node has one state only, and what aborted
+//! does not count: it may have read what does not fit together.
+//!
+//! A transaction under REPEATABLE READ or SERIALIZABLE is one node.  Under READ COMMITTED each read is a node with a snapshot of its
 //! own, and all appends are one more node that follows them.  To find cycles without rw, all nodes of a transaction are
 //! merged into one.
 
@@ -58,6 +61,8 @@ struct Graph {
     edges: Vec<Vec<Edge>>,
     /// The transaction of each node, or `NOBODY`.
     owner: Vec<u32>,
+    /// Cycles with two rw edges next to each other count as well.
+    rw_follows_rw: bool,
 }
 
 impl Graph {
@@ -82,6 +87,8 @@ pub(crate) fn check(history: &History, lists: &Lists, findings: &mut Findings) {
     report(history, &whole, |_| true, |steps| steps.iter().any(|s| !matches!(s.why, Why::Ww { .. })), findings);
     drop(whole);
     report(history, &graph, |_| true, |steps| rw_count(steps) > 0, findings);
+    let serializable = of_serializable(history, lists, &graph);
+    report(history, &serializable, |_| true, has_rw_pair, findings);
 }
 
 /// The nodes of a transaction: the first, the last, and the one that writes.
@@ -111,7 +118,7 @@ fn build(history: &History, lists: &Lists) -> Graph {
             node
         };
         match txn.level {
-            Level::RepeatableRead => {
+            Level::RepeatableRead | Level::Serializable => {
                 let node = follow(&mut graph, &mut span);
                 span.writes = writes.then_some(node);
                 readers.extend(reads(txn).map(|(key, list)| (node, key, list)));
@@ -252,6 +259,32 @@ fn by_transaction(graph: &Graph, txns: usize) -> Graph {
     whole
 }
 
+/// The graph without the transactions that are not serializable or did not take place.
+fn of_serializable(history: &History, lists: &Lists, graph: &Graph) -> Graph {
+    let counts = |node: u32| match graph.owner[node as usize] {
+        NOBODY => true,
+        owner => {
+            let txn = &history.txns[owner as usize];
+            let committed = matches!(txn.outcome, ClientOutcome::Committed | ClientOutcome::FoundCommitted);
+            txn.level == Level::Serializable && (committed || lists.effective[owner as usize])
+        }
+    };
+    let mut some = Graph { rw_follows_rw: true, ..Graph::default() };
+    for (from, edges) in (0..).zip(&graph.edges) {
+        some.node(graph.owner[from as usize]);
+        for edge in edges.iter().filter(|edge| counts(from) && counts(edge.to)) {
+            some.edge(from, edge.to, edge.why);
+        }
+    }
+    some
+}
+
+/// Two rw next to each other: snapshot isolation allows it.
+fn has_rw_pair(steps: &[Step]) -> bool {
+    let is_rw = |at: usize| matches!(steps[at % steps.len()].why, Why::Rw { .. });
+    (0..steps.len()).any(|at| is_rw(at) && is_rw(at + 1))
+}
+
 fn report(
     history: &History,
     graph: &Graph,
@@ -273,6 +306,9 @@ fn rw_count(steps: &[Step]) -> usize {
 
 fn classify(steps: &[Step]) -> Kind {
     let is_rw = |s: &Step| matches!(s.why, Why::Rw { .. });
+    if steps.len() > 1 && has_rw_pair(steps) {
+        return Kind::G2;
+    }
     if steps.iter().any(|s| s.why == Why::RealTime) {
         return Kind::StaleRead;
     }
@@ -298,8 +334,9 @@ fn classify(steps: &[Step]) -> Kind {
 /// A node, and in the lowest bit whether it was reached by an rw edge.
 type State = u32;
 
-fn next_state(state: State, edge: &Edge) -> Option<State> {
+fn next_state(graph: &Graph, state: State, edge: &Edge) -> Option<State> {
     match (edge.why, state & 1) {
+        _ if graph.rw_follows_rw => Some(edge.to << 1),
         (Why::NeverRead(_), was_rw) => Some(edge.to << 1 | was_rw),
         (Why::Rw { .. }, 0) => Some(edge.to << 1 | 1),
         (Why::Rw { .. }, _) => None,
@@ -331,7 +368,7 @@ fn components(graph: &Graph, takes: &impl Fn(&Why) -> bool) -> Vec<Vec<State>> {
             let mut down = None;
             while let Some(edge) = edges.get(*place) {
                 *place += 1;
-                let Some(to) = next_state(*state, edge).filter(|_| takes(&edge.why)) else { continue };
+                let Some(to) = next_state(graph, *state, edge).filter(|_| takes(&edge.why)) else { continue };
                 if index[to as usize] == NEW {
                     down = Some(to);
                     break;
@@ -380,7 +417,7 @@ fn circle_through(graph: &Graph, takes: &impl Fn(&Why) -> bool, inside: &BTreeSe
     let mut queue = VecDeque::from([start]);
     while let Some(state) = queue.pop_front() {
         for edge in graph.edges[(state >> 1) as usize].iter().filter(|e| takes(&e.why)) {
-            let Some(to) = next_state(state, edge).filter(|to| inside.contains(to)) else { continue };
+            let Some(to) = next_state(graph, state, edge).filter(|to| inside.contains(to)) else { continue };
             if came.contains_key(&to) {
                 continue;
             }

@@ -7,16 +7,19 @@
 //!
 //! It knows nothing of Onetrip: no log, no verdict, no node.  The simulation and the torture of real clusters use it.
 //!
-//! What is forbidden at both levels:
+//! What is forbidden at all levels:
 //! - G0, G1a, G1b, G1c;
 //! - values that are there twice, come out of thin air, or are lost;
 //! - a `fresh` read that is stale, and an order of writes that contradicts real time;
 //! - read skew (G-single), lost update, long fork, and every cycle without two rw next to each other (G-SIb).  Under
-//!   REPEATABLE READ a whole transaction is judged in this way, under READ COMMITTED each statement's snapshot by
-//!   itself.
+//!   REPEATABLE READ and SERIALIZABLE a whole transaction is judged in this way, under READ COMMITTED each statement's
+//!   snapshot by itself.
 //!
 //! The last item is exactly snapshot isolation (Cerone and Gotsman, "Analysing Snapshot Isolation", 2018), where each
 //! process also sees what it saw or did before.  Write skew, which has two rw next to each other, is allowed.
+//!
+//! Under SERIALIZABLE every cycle of such transactions is forbidden, write skew included (G2).  As in PostgreSQL, nothing
+//! is promised about cycles that contain a transaction of another level.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -61,6 +64,7 @@ pub enum Level {
     ReadCommitted,
     /// As in PostgreSQL: snapshot isolation.
     RepeatableRead,
+    Serializable,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +124,8 @@ pub enum Kind {
     LongFork,
     /// Any other cycle that snapshot isolation forbids.
     GSIb,
+    /// A cycle of transactions under SERIALIZABLE that snapshot isolation allows.
+    G2,
     /// A value that nobody appended.
     Garbage,
     /// Reads of one list that do not all fit one order, or appends of one transaction that are out of order or apart.
@@ -131,7 +137,7 @@ pub enum Kind {
     StaleRead,
     /// A list has a transaction's write before the write of another that had been acknowledged when the first began.
     WriteOrder,
-    /// A transaction does not see its own appends, or, under REPEATABLE READ, sees one list in two states.
+    /// A transaction does not see its own appends, or, other than under READ COMMITTED, sees one list in two states.
     Internal,
 }
 
@@ -227,6 +233,7 @@ impl Kind {
             Kind::LostUpdate => "lost update",
             Kind::LongFork => "long fork",
             Kind::GSIb => "G-SIb (no snapshot)",
+            Kind::G2 => "G2 (not serializable)",
             Kind::Garbage => "value out of thin air",
             Kind::Incompatible => "incompatible orders",
             Kind::DuplicateAppend => "duplicate append",

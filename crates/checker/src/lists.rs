@@ -229,7 +229,7 @@ fn nothing_lost(history: &History, lists: &Lists, findings: &mut Findings) {
     }
 }
 
-/// Checks that the transaction sees its own appends and, under REPEATABLE READ, one state of each list.
+/// Checks that the transaction sees its own appends and, other than under READ COMMITTED, one state of each list.
 fn internal(number: u32, txn: &Txn, findings: &mut Findings) {
     // For each list: what it must contain, if it has been read, and what it must end with.
     let mut state = BTreeMap::<Key, (Option<Vec<Value>>, Vec<Value>)>::new();

@@ -65,6 +65,7 @@ fn whole(history: &History, txn: u32) -> String {
     let level = match t.level {
         Level::ReadCommitted => "READ COMMITTED",
         Level::RepeatableRead => "REPEATABLE READ",
+        Level::Serializable => "SERIALIZABLE",
     };
     let outcome = match t.outcome {
         ClientOutcome::Committed => "committed",

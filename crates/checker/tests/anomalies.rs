@@ -1,8 +1,8 @@
 //! Each anomaly in the smallest history that has it, and the most similar history that has none.
 //!
 //! A line is a transaction: `process from-to level outcome ops`, in which `1+10` appends 10 to list 1 and `1=10,11`
-//! reads it.  The level is `rc`, `rr` or `fresh` (`rr` that reads fresh); the outcome is `ok`, `found`, `abort` or `?`.
-//! `rest region ops` is what a region shows at the end.
+//! reads it.  The level is `rc`, `rr`, `ser` or `fresh` (`rr` that reads fresh); the outcome is `ok`, `found`, `abort`
+//! or `?`.  `rest region ops` is what a region shows at the end.
 
 use onetrip_checker::{ClientOutcome, Findings, History, Key, Kind, Level, Op, Process, Time, Txn, Value};
 
@@ -32,7 +32,11 @@ fn check(text: &str) -> Findings {
         history.push(Txn {
             process: Process(words[0].parse().unwrap()),
             region: "eu".into(),
-            level: if words[2] == "rc" { Level::ReadCommitted } else { Level::RepeatableRead },
+            level: match words[2] {
+                "rc" => Level::ReadCommitted,
+                "ser" => Level::Serializable,
+                _ => Level::RepeatableRead,
+            },
             invoked: Time(from.parse().unwrap()),
             completed: Time(to.parse().unwrap()),
             outcome: match words[3] {
@@ -128,8 +132,27 @@ fn a_lost_update_is_for_repeatable_read_only() {
 }
 
 #[test]
-fn write_skew_is_allowed() {
-    clean("1 0-9 rr ok 1= 2+20\n2 0-9 rr ok 2= 1+10\n3 10-19 rr ok 1=10 2=20");
+fn write_skew_is_allowed_unless_all_of_it_is_serializable() {
+    let with = |one, other, outcome| {
+        format!("1 0-9 {one} ok 1= 2+20\n2 0-9 {other} {outcome} 2= 1+10\n3 10-19 rr ok 1=10 2=20")
+    };
+    for (one, other) in [("rr", "rr"), ("rr", "ser"), ("ser", "rc")] {
+        clean(&with(one, other, "ok"));
+    }
+    for outcome in ["ok", "found", "?"] {
+        let text = finds(&with("ser", "ser", outcome), &[Kind::G2]);
+        assert!(text.contains("T1 read list 1 without 10, which T2 appended (rw)"), "{text}");
+    }
+    clean("1 0-9 ser ok 1= 2+20\n2 0-9 ser abort 2= 1+10\n3 10-19 rr ok 1= 2=20");
+}
+
+#[test]
+fn a_reader_can_make_a_cycle_of_what_is_none_without_it() {
+    // T1 does not see T2; T3 sees T2 and not T1.
+    let with =
+        |reader| format!("1 0-9 ser ok 1= 2+20\n2 0-9 ser ok 1+10\n3 0-9 {reader} ok 1=10 2=\n4 10-19 rr ok 1=10 2=20");
+    finds(&with("ser"), &[Kind::G2]);
+    clean(&with("rr"));
 }
 
 #[test]

@@ -19,6 +19,8 @@ enum Broken {
     Fresh,
     /// An acknowledged entry is dropped.
     Lost,
+    /// Under SERIALIZABLE, lists that were read may have changed since.
+    Reads,
 }
 
 struct Rng(u64);
@@ -60,9 +62,10 @@ fn run(seed: u64, txns: usize, level: Option<Level>, broken: Broken) -> History 
         let mut target = if fresh && broken != Broken::Fresh { log.len() } else { regions[r].applied };
         target = (target + rng.below(4) as usize).min(log.len());
         show(&mut regions[r], &log, target, broken, &mut rng);
-        let level = level.unwrap_or(if rng.below(2) == 0 { Level::ReadCommitted } else { Level::RepeatableRead });
+        let any = [Level::ReadCommitted, Level::RepeatableRead, Level::Serializable][rng.below(3) as usize];
+        let level = level.unwrap_or(any);
         let base = regions[r].applied;
-        let (mut ops, mut appends, mut lost) = (Vec::new(), Vec::new(), false);
+        let (mut ops, mut appends, mut lost, mut outdated) = (Vec::new(), Vec::new(), false, false);
         for _ in 0..1 + rng.below(5) {
             if level == Level::ReadCommitted && rng.below(2) == 0 {
                 let more = (regions[r].applied + 1).min(log.len());
@@ -73,6 +76,7 @@ fn run(seed: u64, txns: usize, level: Option<Level>, broken: Broken) -> History 
                 let mut list = regions[r].store.get(&key).cloned().unwrap_or_default();
                 list.extend(appends.iter().filter(|(k, _)| *k == key).map(|(_, v)| *v));
                 ops.push(Op::Read { key, list });
+                outdated |= lasts.get(&key).is_some_and(|at| *at > base);
             } else {
                 next += 1;
                 // A row's base is what was applied when the row was locked.
@@ -82,6 +86,8 @@ fn run(seed: u64, txns: usize, level: Option<Level>, broken: Broken) -> History 
                 appends.push((key, Value(next)));
             }
         }
+        let is_checked = level == Level::Serializable && broken != Broken::Reads;
+        lost |= is_checked && outdated && !appends.is_empty();
         let outcome = match rng.below(20) {
             _ if lost => ClientOutcome::Aborted,
             0 => ClientOutcome::Aborted,
@@ -141,7 +147,7 @@ fn show(region: &mut Region, log: &[Vec<(Key, Value)>], upto: usize, broken: Bro
 #[test]
 fn kept_promises_are_clean() {
     for seed in 0..30 {
-        for level in [Some(Level::ReadCommitted), Some(Level::RepeatableRead), None] {
+        for level in [Some(Level::ReadCommitted), Some(Level::RepeatableRead), Some(Level::Serializable), None] {
             let findings = run(seed, 2_000, level, Broken::Nothing).check();
             assert!(findings.is_clean(), "seed {seed}, {level:?}: {findings}");
         }
@@ -163,6 +169,10 @@ fn a_broken_promise_is_found() {
             let findings = run(seed, 5_000, Some(Level::RepeatableRead), broken).check();
             assert!(kinds.iter().any(|k| findings.counts.contains_key(k)), "{broken:?}, seed {seed}: {findings}");
         }
+    }
+    for seed in 0..5 {
+        let findings = run(seed, 5_000, Some(Level::Serializable), Broken::Reads).check();
+        assert_eq!(findings.counts.keys().collect::<Vec<_>>(), [&G2], "seed {seed}: {findings}");
     }
     for broken in [Broken::Prefix, Broken::Halves] {
         let findings = run(1, 5_000, Some(Level::ReadCommitted), broken).check();

@@ -11,8 +11,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 /// Where in the bytes the kind is: behind the transaction id.
 pub(crate) const KIND_AT: usize = 20;
-/// Bytes of one key.
+/// Bytes of one key, and where in them its mode is.
 const KEY_BYTES: usize = 17;
+const MODE_AT: usize = 8;
+/// In the byte of a key's mode: the entry has only read what the key stands for ([`Entry::taken`]).
+const READ: u8 = 4;
 
 /// PostgreSQL's row-lock modes, weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,8 +130,8 @@ impl Entry {
         let Some(kind) = EntryKind::from_u8(kind) else { return Err(r.error(format!("unknown kind {kind}"))) };
         let nkeys = r.u32("nkeys")? as usize;
         let keys = r.take(nkeys * KEY_BYTES, "keys")?;
-        if let Some(bad) = keys.chunks_exact(KEY_BYTES).position(|k| LockMode::from_u8(k[8]).is_none()) {
-            return Err(r.error(format!("key {bad} has lock mode {}", keys[bad * KEY_BYTES + 8])));
+        if let Some(bad) = keys.chunks_exact(KEY_BYTES).position(|k| LockMode::from_u8(k[MODE_AT] & !READ).is_none()) {
+            return Err(r.error(format!("key {bad} has lock mode {}", keys[bad * KEY_BYTES + MODE_AT])));
         }
         Ok(Entry { txn, kind, keys, write_set: r.rest() })
     }
@@ -140,6 +143,14 @@ impl Entry {
 
     pub fn encode(txn: &TxnId, keys: &[Key], write_set: &[u8]) -> Bytes {
         Entry::encode_as(EntryKind::Transaction, txn, keys, write_set)
+    }
+
+    /// A transaction, or PREPARE TRANSACTION of one, that aborts as well if somebody else has taken one of `reads` in a
+    /// conflicting mode ([`Entry::taken`]).
+    pub fn encode_serializable(kind: EntryKind, txn: &TxnId, keys: &[Key], reads: &[Key], write_set: &[u8]) -> Bytes {
+        let reads = reads.iter().map(|key| (*key, READ));
+        let keys: Vec<(Key, u8)> = keys.iter().map(|key| (*key, 0)).chain(reads).collect();
+        Entry::encode_with(kind, txn, &keys, &[write_set])
     }
 
     /// See [`EntryKind::Prepare`].
@@ -166,7 +177,7 @@ impl Entry {
 
     /// See [`EntryKind::Skip`]; `self` is the entry that is left out, and `index` is where it is in the log.
     pub fn encode_skip(&self, index: LogIndex) -> Bytes {
-        let keys: Vec<Key> = self.keys().collect();
+        let keys: Vec<Key> = self.taken().collect();
         Entry::encode_as(EntryKind::Skip, &self.txn, &keys, &index.0.to_le_bytes())
     }
 
@@ -224,18 +235,19 @@ impl Entry {
     }
 
     fn encode_as(kind: EntryKind, txn: &TxnId, keys: &[Key], write_set: &[u8]) -> Bytes {
-        Entry::encode_with(kind, txn, keys, &[write_set])
+        let keys: Vec<(Key, u8)> = keys.iter().map(|key| (*key, 0)).collect();
+        Entry::encode_with(kind, txn, &keys, &[write_set])
     }
 
-    fn encode_with(kind: EntryKind, txn: &TxnId, keys: &[Key], write_set: &[&[u8]]) -> Bytes {
+    fn encode_with(kind: EntryKind, txn: &TxnId, keys: &[(Key, u8)], write_set: &[&[u8]]) -> Bytes {
         let bytes: usize = write_set.iter().map(|piece| piece.len()).sum();
         let mut out = BytesMut::with_capacity(25 + keys.len() * KEY_BYTES + bytes);
         put_txn(&mut out, txn);
         out.put_u8(kind as u8);
         out.put_u32_le(u32::try_from(keys.len()).expect("an entry of 1 GiB at most has fewer keys"));
-        for key in keys {
+        for (key, read) in keys {
             out.put_u64_le(key.hash);
-            out.put_u8(key.mode as u8);
+            out.put_u8(key.mode as u8 | read);
             out.put_u64_le(key.base.0);
         }
         write_set.iter().for_each(|piece| out.put_slice(piece));
@@ -244,20 +256,42 @@ impl Entry {
 
     /// As it stands in the log, or would if it had not arrived in parts.
     pub fn encoded(&self) -> Bytes {
-        let keys: Vec<Key> = self.keys().collect();
-        Entry::encode_as(self.kind, &self.txn, &keys, &self.write_set)
+        let flags = self.keys.chunks_exact(KEY_BYTES).map(|k| k[MODE_AT] & READ);
+        let keys: Vec<(Key, u8)> = self.keys().zip(flags).collect();
+        Entry::encode_with(self.kind, &self.txn, &keys, &[&self.write_set])
     }
 
     pub fn key_count(&self) -> usize {
         self.keys.len() / KEY_BYTES
     }
 
+    /// All keys: the entry aborts if any of them has been taken in a conflicting mode since its base.
     pub fn keys(&self) -> impl Iterator<Item = Key> + '_ {
-        self.keys.chunks_exact(KEY_BYTES).map(|k| Key {
-            hash: u64::from_le_bytes(k[0..8].try_into().expect("8 bytes of a 17-byte chunk")),
-            mode: LockMode::from_u8(k[8]).expect("checked by decode"),
-            base: Base(u64::from_le_bytes(k[9..17].try_into().expect("8 bytes of a 17-byte chunk"))),
-        })
+        self.keys.chunks_exact(KEY_BYTES).map(key)
+    }
+
+    /// The keys that it takes when it commits.  The others stand for what it has only read: nobody aborts because of
+    /// those, so readers do not stand in the way of writers that come after them in the log.
+    pub fn taken(&self) -> impl Iterator<Item = Key> + '_ {
+        self.keys.chunks_exact(KEY_BYTES).filter(|k| k[MODE_AT] & READ == 0).map(key)
+    }
+
+    /// Key number `number` is one that it takes.
+    pub fn takes(&self, number: u32) -> bool {
+        self.keys.get(number as usize * KEY_BYTES + MODE_AT).is_some_and(|mode| mode & READ == 0)
+    }
+
+    /// Some keys stand for what it has only read.
+    pub fn has_reads(&self) -> bool {
+        self.keys.chunks_exact(KEY_BYTES).any(|k| k[MODE_AT] & READ != 0)
+    }
+}
+
+fn key(raw: &[u8]) -> Key {
+    Key {
+        hash: u64::from_le_bytes(raw[0..8].try_into().expect("8 bytes of a 17-byte chunk")),
+        mode: LockMode::from_u8(raw[MODE_AT] & !READ).expect("checked by decode"),
+        base: Base(u64::from_le_bytes(raw[9..17].try_into().expect("8 bytes of a 17-byte chunk"))),
     }
 }
 
@@ -293,11 +327,26 @@ mod tests {
     }
 
     #[test]
+    fn what_was_only_read_is_not_taken_and_not_left_out() {
+        let key = |hash| Key { hash, mode: LockMode::Share, base: Base(5) };
+        for kind in [EntryKind::Transaction, EntryKind::Prepare] {
+            let raw = Entry::encode_serializable(kind, &txn(), &[key(1)], &[key(2), key(1)], b"rows");
+            let entry = Entry::decode(raw.clone()).unwrap();
+            assert_eq!((entry.kind, entry.has_reads(), entry.encoded()), (kind, true, raw));
+            assert_eq!(entry.keys().collect::<Vec<_>>(), [key(1), key(2), key(1)]);
+            assert_eq!(entry.taken().collect::<Vec<_>>(), [key(1)]);
+            assert_eq!([0, 1, 2, 3].map(|number| entry.takes(number)), [true, false, false, false]);
+            let skip = Entry::decode(entry.encode_skip(LogIndex(17))).unwrap();
+            assert_eq!(skip.keys().collect::<Vec<_>>(), [key(1)]);
+        }
+    }
+
+    #[test]
     fn an_unknown_mode_or_kind_is_an_error() {
         let key = Key { hash: 1, mode: LockMode::Share, base: Base(5) };
         let good = Entry::encode(&txn(), &[key], b"");
         let mut bad = good.to_vec();
-        bad[25 + 8] = 4;
+        bad[25 + MODE_AT] = 8;
         assert!(Entry::decode(bad.into()).is_err());
         let mut bad = good.to_vec();
         bad[KIND_AT] = 200;

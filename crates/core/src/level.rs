@@ -18,7 +18,8 @@
 //! |---|---|
 //! | 0 | what releases before levels know |
 //! | 1 | the command that raises the level; operations `C` and `L` of write sets (`onetrip.format_level`); statements |
-//! |   | that the extension carries out otherwise than before: `CREATE UNIQUE INDEX CONCURRENTLY`, `REINDEX INDEX` |
+//! |   | that the extension carries out otherwise than before: `CREATE UNIQUE INDEX CONCURRENTLY`, `REINDEX INDEX`; |
+//! |   | keys of what a transaction has only read |
 
 use crate::consensus::Message;
 use crate::entry::{Entry, EntryKind, KIND_AT};
@@ -70,9 +71,14 @@ pub fn of_entry(raw: &Bytes) -> Level {
     }
 }
 
+/// Keys of what a transaction has only read.  Looking for them costs a look at every key, so [`of_entry`] does not: it is
+/// enough that they are not proposed before, since the entry that raises the level comes first in any log.
+const READS: Level = Level(1);
+
 /// Whether an entry may be proposed while this level is in force.
 pub fn may_be_proposed(raw: &Bytes, in_force: Level) -> Result<()> {
-    let needs = of_entry(raw);
+    let reads = || in_force < READS && Entry::decode(raw.clone()).is_ok_and(|entry| entry.has_reads());
+    let needs = of_entry(raw).max(if reads() { READS } else { Level(0) });
     let raises = || Entry::command(raw).is_some_and(|command| matches!(command.change, Change::RaiseLevel(_)));
     match needs <= in_force || raises() {
         true => Ok(()),
@@ -121,7 +127,7 @@ pub(crate) fn says(message: &Message) -> Option<Level> {
 mod tests {
     use super::*;
     use crate::members::Command;
-    use crate::{consensus, LogIndex, TxnId};
+    use crate::{consensus, Base, Key, LockMode, LogIndex, TxnId};
     use protobuf::ProtobufEnum;
 
     fn raise(level: u16) -> Bytes {
@@ -217,6 +223,11 @@ mod tests {
     fn only_a_raise_comes_before_its_level() {
         may_be_proposed(&raise(1), Level(0)).unwrap();
         may_be_proposed(&Entry::encode_cancel(&TxnId::default()), Level(0)).unwrap();
+        let key = Key { hash: 1, mode: LockMode::Share, base: Base(0) };
+        let read = Entry::encode_serializable(EntryKind::Transaction, &TxnId::default(), &[key], &[key], b"");
+        may_be_proposed(&Entry::encode(&TxnId::default(), &[key], b""), Level(0)).unwrap();
+        assert!(may_be_proposed(&read, Level(0)).is_err());
+        may_be_proposed(&read, Level(1)).unwrap();
         assert_eq!(of_entry(&raise(7)), Level(7));
         assert_eq!(of_entry(&Bytes::from_static(b"short")), Level(0));
         let kinds = (0..=u8::MAX).filter_map(EntryKind::from_u8);

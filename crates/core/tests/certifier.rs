@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision, Limits, Outcome, Verdict};
 use onetrip_core::{
-    checkpoint, Base, Checkpoint, Conf, Entry, Error, Key, LockMode, LogIndex, Members, NodeId, Term, TxnId,
+    checkpoint, Base, Checkpoint, Conf, Entry, EntryKind, Error, Key, LockMode, LogIndex, Members, NodeId, Term, TxnId,
 };
 use proptest::prelude::*;
 
@@ -188,7 +188,8 @@ struct ReservedKey {
 }
 
 impl Model {
-    fn certify(&mut self, txn: TxnId, keys: &[Key]) -> Decision {
+    /// Keys from number `taken` on stand for what was only read.
+    fn certify(&mut self, txn: TxnId, keys: &[Key], taken: usize) -> Decision {
         self.index += 1;
         if let Some((_, first)) = self.decided.iter().find(|d| d.0 == txn) {
             return Decision::Duplicate { first: LogIndex(*first) };
@@ -196,13 +197,13 @@ impl Model {
         self.decided.push((txn, self.index));
         let previous = LogIndex(self.committed.last().map_or(0, |c| c.0));
         let verdict = match self.judge(keys) {
-            Verdict::Commit => self.reserved_for_others(txn.node, keys).unwrap_or(Verdict::Commit),
+            Verdict::Commit => self.reserved_for_others(txn.node, &keys[..taken]).unwrap_or(Verdict::Commit),
             lost => lost,
         };
         match verdict {
             Verdict::Commit => {
-                self.committed.push((self.index, txn.node, keys.to_vec()));
-                for key in keys {
+                self.committed.push((self.index, txn.node, keys[..taken].to_vec()));
+                for key in &keys[..taken] {
                     let is_over = |node: NodeId, its: &Key| node == txn.node && its.hash == key.hash;
                     let strongest = |all: &mut dyn Iterator<Item = &Key>| all.map(|k| k.mode).max();
                     let lost = self.losses.iter().filter(|(node, its)| is_over(*node, its));
@@ -215,7 +216,9 @@ impl Model {
                     }
                 }
             }
-            Verdict::Conflict { key, .. } => self.lost(txn.node, keys, keys[key as usize]),
+            Verdict::Conflict { key, .. } if (key as usize) < taken => {
+                self.lost(txn.node, &keys[..taken], keys[key as usize]);
+            }
             _ => {}
         }
         Decision::Decided { verdict, previous }
@@ -290,8 +293,8 @@ impl Model {
 #[derive(Clone, Debug)]
 enum Op {
     Empty,
-    /// Keys as (hash, mode, how far the base is behind).
-    Txn(u32, Vec<(u64, usize, u64)>),
+    /// Keys as (hash, mode, how far the base is behind), and how many of them stand for what was only read.
+    Txn(u32, Vec<(u64, usize, u64)>, usize),
     /// The transaction that was proposed so many steps ago, once more.
     Again(usize),
 }
@@ -300,7 +303,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let key = (0u64..12, 0usize..4, 0u64..14);
     let op = prop_oneof![
         1 => Just(Op::Empty),
-        12 => (1u32..4, proptest::collection::vec(key, 0..5)).prop_map(|(n, k)| Op::Txn(n, k)),
+        12 => (1u32..4, proptest::collection::vec(key, 0..5), 0usize..4).prop_map(|(n, k, reads)| Op::Txn(n, k, reads)),
         1 => (0usize..20).prop_map(Op::Again),
     ];
     proptest::collection::vec(op, 1..120)
@@ -332,30 +335,33 @@ proptest! {
         let mut real = Certifier::new(limits);
         let mut committed_indexes = CommittedIndexes::default();
         let mut straight = Certifier::new(limits);
-        let mut proposed: Vec<(TxnId, Vec<Key>)> = vec![];
+        let mut proposed: Vec<(TxnId, Vec<Key>, usize)> = vec![];
         for (n, op) in ops.into_iter().enumerate() {
             if n == restart_at {
                 (real, committed_indexes) = load(save(&real, &committed_indexes), limits).unwrap();
             }
             let index = LogIndex(n as u64 + 1);
-            let (txn, keys) = match op {
+            let (txn, keys, taken) = match op {
                 Op::Empty => {
                     model.index += 1;
                     real.skip(index).unwrap();
                     straight.skip(index).unwrap();
                     continue;
                 }
-                Op::Txn(node, keys) => {
+                Op::Txn(node, keys, reads) => {
+                    let taken = keys.len().saturating_sub(reads);
                     let base = |behind: u64| Base((index.0 - 1).saturating_sub(behind));
                     let keys = keys.iter().map(|k| Key { hash: k.0, mode: LockMode::ALL[k.1], base: base(k.2) });
-                    (txn(node, index.0), keys.collect::<Vec<_>>())
+                    (txn(node, index.0), keys.collect::<Vec<_>>(), taken)
                 }
                 Op::Again(back) if proposed.len() > back => proposed[proposed.len() - 1 - back].clone(),
-                Op::Again(_) => (txn(9, index.0), vec![]),
+                Op::Again(_) => (txn(9, index.0), vec![], 0),
             };
-            proposed.push((txn, keys.clone()));
-            let want = model.certify(txn, &keys);
-            let e = entry(txn, &keys);
+            proposed.push((txn, keys.clone(), taken));
+            let want = model.certify(txn, &keys, taken);
+            let (taken, reads) = keys.split_at(taken);
+            let raw = Entry::encode_serializable(EntryKind::Transaction, &txn, taken, reads, b"");
+            let e = Entry::decode(raw).unwrap();
             prop_assert_eq!(real.certify(index, &e).unwrap(), want);
             prop_assert_eq!(straight.certify(index, &e).unwrap(), want);
             if let Decision::Decided { verdict: Verdict::Commit, .. } = want {

@@ -26,6 +26,7 @@ fn entries() -> Vec<(String, Vec<u8>)> {
     let remove = Command { expected_version: 9, change: Change::Remove(NodeId(3)) };
     vec![
         named("transaction", &transaction),
+        named("serializable", &Entry::encode_serializable(EntryKind::Transaction, &TXN, &keys(), &keys(), b"rows")),
         named("transaction without keys", &Entry::encode(&TXN, &[], b"")),
         named("command", &Entry::encode_command(&remove)),
         named("cancel", &Entry::encode_cancel(&TXN)),

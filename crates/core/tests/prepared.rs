@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision, Limits, Outcome, Verdict};
-use onetrip_core::{checkpoint, Base, Checkpoint, Conf, Entry, Key, LockMode, LogIndex, Members, NodeId, Term, TxnId};
+use onetrip_core::{
+    checkpoint, Base, Checkpoint, Conf, Entry, EntryKind, Key, LockMode, LogIndex, Members, NodeId, Term, TxnId,
+};
 
 const NAME: u64 = 1 << 40;
 
@@ -149,6 +151,20 @@ fn a_key_may_be_held_by_several() {
     assert_eq!(log.write(3, 7, LockMode::NoKeyUpdate, 5), held(2));
     assert_eq!(log.end(2, false, NAME + 1, 6), Verdict::Ended);
     assert_eq!(log.write(4, 7, LockMode::NoKeyUpdate, 7), Verdict::Commit);
+}
+
+/// What a prepared transaction has read stays as it was until it is ended, and others may read it.
+#[test]
+fn what_a_prepared_transaction_has_read_is_held() {
+    let mut log = Log::new();
+    let (keys, reads) = ([key(NAME, LockMode::Update, 0)], [key(7, LockMode::Share, 0)]);
+    let prepare = Entry::encode_serializable(EntryKind::Prepare, &txn(1, 1), &keys, &reads, b"");
+    assert_eq!(log.verdict(prepare), Verdict::Prepared);
+    assert_eq!(log.write(1, 7, LockMode::Share, 1), Verdict::Commit);
+    let held = Verdict::Held { by: LogIndex(1), key: 0, origin: NodeId(1) };
+    assert_eq!(log.write(2, 7, LockMode::NoKeyUpdate, 2), held);
+    assert_eq!(log.end(1, true, NAME, 3), Verdict::Ended);
+    assert_eq!(log.write(3, 7, LockMode::NoKeyUpdate, 4), Verdict::Commit);
 }
 
 #[test]

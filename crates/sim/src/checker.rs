@@ -23,6 +23,8 @@ pub struct TrueKey {
     pub read: u64,
     /// What a writer appends.
     pub value: Value,
+    /// Of a row that a SERIALIZABLE transaction has read, which is not locked: nobody else has to mind it.
+    pub only_read: bool,
 }
 
 impl TrueKey {
@@ -371,7 +373,7 @@ impl Checker {
             self.fail(format!("{index} commits what may have seen something that is left out"));
         }
         if commits {
-            self.takes_of(index, held.txn);
+            self.takes_of(index, held.txn, true);
         }
         self.taken.entry(name).or_default().push((index, LockMode::Update));
         self.writes_of.insert(index, commits.then_some(held.index));
@@ -379,13 +381,15 @@ impl Checker {
     }
 
     fn takes(&mut self, index: LogIndex, entry: &Entry) {
-        self.key_counts.insert(index, entry.key_count() as u64);
-        self.takes_of(index, entry.txn);
+        self.key_counts.insert(index, entry.taken().count() as u64);
+        self.takes_of(index, entry.txn, false);
     }
 
-    fn takes_of(&mut self, index: LogIndex, txn: TxnId) {
+    /// `reads`: it was prepared, and has held what it read.
+    fn takes_of(&mut self, index: LogIndex, txn: TxnId, reads: bool) {
         self.keys_are_free(index, txn);
-        for key in &self.truth.get(&txn).cloned().unwrap_or_default() {
+        let keys = self.truth.get(&txn).cloned().unwrap_or_default();
+        for key in keys.iter().filter(|key| reads || !key.only_read) {
             self.taken.entry(key.hash).or_default().push((index, key.mode));
             if key.writes() {
                 let now = self.store.entry(key.hash).or_default();
@@ -416,7 +420,8 @@ impl Checker {
         if self.left_out.insert(left_out, index).is_some() {
             self.fail(format!("{index} leaves out {left_out} once more"));
         }
-        for key in self.truth.get(&entry.txn).cloned().unwrap_or_default() {
+        let keys = self.truth.get(&entry.txn).cloned().unwrap_or_default();
+        for key in keys.iter().filter(|key| !key.only_read) {
             self.taken.entry(key.hash).or_default().push((index, key.mode));
         }
         for held in self.held.values_mut() {
@@ -521,12 +526,13 @@ impl Checker {
     /// Key number `key` of the entry at `index` is reserved for another node: the entry `by` of that node lost, as two
     /// before it had on the same key, and since then the node has not committed with the key, nor had the time for it.
     fn is_reserved(&self, index: LogIndex, by: LogIndex, node: NodeId, entry: &Entry, key: u32) -> bool {
-        let Some(wanted) = entry.keys().nth(key as usize).filter(|_| by < index && node != entry.txn.node) else {
+        let may_be = by < index && node != entry.txn.node && entry.takes(key);
+        let Some(wanted) = entry.keys().nth(key as usize).filter(|_| may_be) else {
             return false;
         };
         let Some((loser, lost_on)) = self.loss(by).filter(|(loser, _)| loser.txn.node == node) else { return false };
         let is_kept = |k: &Key| k.hash == lost_on.hash || matches!(k.mode, LockMode::NoKeyUpdate | LockMode::Update);
-        let its = loser.keys().filter(|k| is_kept(k) && k.hash == wanted.hash && meet(k.mode, wanted.mode));
+        let its = loser.taken().filter(|k| is_kept(k) && k.hash == wanted.hash && meet(k.mode, wanted.mode));
         let Some(mode) = its.map(|k| k.mode).max() else { return false };
         let time = (3 * (by.0 - lost_on.base.0)).clamp(10, 1_500);
         let commits = |from: LogIndex, to: LogIndex, hash: u64, mode: LockMode| {
@@ -535,7 +541,7 @@ impl Checker {
                 Entry::decode(self.entry_at(**i)).is_ok_and(|entry| {
                     let is_counted = matches!(entry.kind, EntryKind::Transaction | EntryKind::Prepare);
                     let is_own = is_counted && entry.txn.node == node;
-                    is_own && entry.keys().any(|k| k.hash == hash && k.mode >= mode)
+                    is_own && entry.taken().any(|k| k.hash == hash && k.mode >= mode)
                 })
             })
         };
@@ -549,7 +555,8 @@ impl Checker {
     fn loss(&self, index: LogIndex) -> Option<(Entry, Key)> {
         let decision = self.log.get(index.0 as usize - 1)?.decision;
         let Some(Decision::Decided { verdict: Verdict::Conflict { key, .. }, .. }) = decision else { return None };
-        let entry = Entry::decode(self.entry_at(index)).ok().filter(|entry| !entry.kind.ends_prepared())?;
+        let counts = |entry: &Entry| !entry.kind.ends_prepared() && entry.takes(key);
+        let entry = Entry::decode(self.entry_at(index)).ok().filter(counts)?;
         let key = entry.keys().nth(key as usize)?;
         Some((entry, key))
     }
@@ -681,7 +688,7 @@ mod tests {
         for (n, mode) in [(1, LockMode::Share), (2, LockMode::Update)] {
             let base = LogIndex(n - 1);
             let rows = if n == 2 { rows::encode(&[row(1)]) } else { Bytes::new() };
-            let key = TrueKey { hash: KEY, mode, base, read: 0, value: Value(1) };
+            let key = TrueKey { hash: KEY, mode, base, read: 0, value: Value(1), only_read: false };
             checker.proposes(txn(n), vec![key]);
             let raw = Entry::encode(&txn(n), &[Key { hash: KEY, mode, base: Base(base.0) }], &rows);
             let decision = Decision::Decided { verdict: Verdict::Commit, previous: base };

@@ -66,6 +66,12 @@ pub enum InjectedBug {
     GuessOutcome,
     /// Under REPEATABLE READ, each statement reads what is visible when it runs.
     LateSnapshot,
+    /// Under SERIALIZABLE, nothing says what was read.
+    ForgetReads,
+    /// Under SERIALIZABLE, what was read counts as read at COMMIT.
+    LateReads,
+    /// PREPARE TRANSACTION does not say what was read.
+    PreparedHoldsNoReads,
     /// A snapshot is installed without emptying the log that it replaces.
     SnapshotKeepsLog,
     /// A new member counts itself as a voter from the start.
@@ -157,6 +163,8 @@ pub struct Options {
     pub two_releases: bool,
     /// Half of the fresh reads may ask nobody (`onetrip.max_trips = 0`).
     pub reads_alone: bool,
+    /// Transactions that are not READ COMMITTED are SERIALIZABLE, instead of REPEATABLE READ.
+    pub serializable: bool,
     /// These regions hold read leases from the start, by bits.
     pub lease_regions: u64,
     pub bug: Option<InjectedBug>,
@@ -165,6 +173,8 @@ pub struct Options {
 impl Options {
     pub fn draw(seed: u64, bug: Option<InjectedBug>) -> Options {
         let mut rng = Rng::new(mix(seed));
+        let is_of_reads =
+            matches!(bug, Some(InjectedBug::ForgetReads | InjectedBug::LateReads | InjectedBug::PreparedHoldsNoReads));
         let voters = match rng.one_in(3) {
             true if mix(seed ^ 13) % 4 == 0 => 7,
             true => 5,
@@ -219,6 +229,7 @@ impl Options {
             two_releases: bug == Some(InjectedBug::TakesUnknown) || bug.is_none() && mix(seed ^ 22) % 3 == 0,
             reads_alone: bug.is_none() && mix(seed ^ 24) % 3 == 0
                 || matches!(bug, Some(InjectedBug::AnswersAlone | InjectedBug::AsksAnyway)),
+            serializable: bug.is_none() && mix(seed ^ 25) % 2 == 0 || is_of_reads,
             lease_regions: if mix(seed ^ 19) % 3 == 0 { mix(seed ^ 20) } else { 0 },
             bug,
         };
@@ -232,6 +243,8 @@ impl Options {
                     | InjectedBug::PromiseNamesNothing
             )
         );
+        // A release without format levels knows no keys of what was only read.
+        o.serializable &= !o.two_releases;
         if bug.is_some() {
             o.lease_regions = if is_of_leases { 1 << (mix(seed ^ 20) % 3) } else { 0 };
         }

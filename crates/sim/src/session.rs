@@ -1,7 +1,8 @@
 //! Sessions of the model of PostgreSQL: statements with row locks and bases, COMMIT, and what their clients are told.
 //!
 //! Under READ COMMITTED, a statement reads what is visible when it runs.  Under REPEATABLE READ, everything is read
-//! as of the first statement, and a row that has changed since cannot be locked.
+//! as of the first statement, and a row that has changed since cannot be locked.  Under SERIALIZABLE, COMMIT also says
+//! which rows were read, unless nothing was changed.
 
 use crate::agent::{ConnId, ToNode};
 use crate::checker::TrueKey;
@@ -14,16 +15,18 @@ use bytes::Bytes;
 use onetrip_checker::{ClientOutcome, Level, Process, Time, Txn, Value};
 use onetrip_core::agent::{Asked, Role, VerdictFrame, VerdictOutcome};
 use onetrip_core::row_locks::{LockAsk, LockSaid};
-use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, TxnId};
+use onetrip_core::{Base, Entry, EntryKind, Key, LockMode, LogIndex, TxnId};
 
 const STATEMENTS_MAX: u64 = 6;
 
 /// A transaction, as far as it has got.
 pub struct Work {
     record: Txn,
-    /// Under REPEATABLE READ, the snapshot of the first statement.
+    /// Other than under READ COMMITTED, the snapshot of the first statement.
     snapshot: Option<LogIndex>,
     pub keys: Vec<TrueKey>,
+    /// Under SERIALIZABLE, what was read.
+    reads: Vec<TrueKey>,
     statements_left: u64,
     read_only: bool,
     what: What,
@@ -389,7 +392,11 @@ impl Postgres {
             ctx.next_process += 1;
             *process = Process(ctx.next_process);
         }
-        let level = if ctx.rng.one_in(2) { Level::ReadCommitted } else { Level::RepeatableRead };
+        let level = match ctx.rng.one_in(2) {
+            true => Level::ReadCommitted,
+            false if ctx.options.serializable => Level::Serializable,
+            false => Level::RepeatableRead,
+        };
         let record = Txn {
             process: *process,
             region: self.region.clone(),
@@ -402,7 +409,8 @@ impl Postgres {
         };
         let (read_only, statements_left) = (self.read_only || ctx.rng.one_in(4), ctx.rng.between(1, STATEMENTS_MAX));
         let locks_as = (!read_only && ctx.rng.one_in(4)).then(|| self.draw_txn());
-        Work { record, snapshot: None, keys: Vec::new(), statements_left, read_only, what: What::Commit, locks_as }
+        let (keys, reads) = (Vec::new(), Vec::new());
+        Work { record, snapshot: None, keys, reads, statements_left, read_only, what: What::Commit, locks_as }
     }
 
     /// A plain read; or a row lock, and then its base.  A session that meets a lock, or a row that is too new,
@@ -418,7 +426,7 @@ impl Postgres {
         }
         let snapshot = self.snapshot(&mut work, ctx);
         if only_read {
-            self.rows.read(hash, snapshot, &mut work.record.ops);
+            self.read(hash, snapshot, &mut work);
             return Doing::Running(work);
         }
         if let (Some(txn), Some(conn)) = (work.locks_as, self.sessions[slot].conn) {
@@ -446,8 +454,16 @@ impl Postgres {
     fn snapshot(&self, work: &mut Work, ctx: &Ctx) -> LogIndex {
         match work.record.level {
             Level::ReadCommitted => self.applied,
-            Level::RepeatableRead if ctx.options.bug == Some(InjectedBug::LateSnapshot) => self.applied,
-            Level::RepeatableRead => *work.snapshot.get_or_insert(self.applied),
+            _ if ctx.options.bug == Some(InjectedBug::LateSnapshot) => self.applied,
+            Level::RepeatableRead | Level::Serializable => *work.snapshot.get_or_insert(self.applied),
+        }
+    }
+
+    fn read(&self, hash: u64, snapshot: LogIndex, work: &mut Work) {
+        self.rows.read(hash, snapshot, &mut work.record.ops);
+        if work.record.level == Level::Serializable {
+            let (mode, base, read, value) = (LockMode::Share, snapshot, 0, Value(0));
+            work.reads.push(TrueKey { hash, mode, base, read, value, only_read: true });
         }
     }
 
@@ -461,9 +477,9 @@ impl Postgres {
             return self.abort(slot, work, ctx);
         }
         let read = self.rows.count(hash);
-        self.rows.read(hash, snapshot, &mut work.record.ops);
+        self.read(hash, snapshot, &mut work);
         ctx.next_value += 1;
-        let key = TrueKey { hash, mode, base: self.applied, read, value: Value(ctx.next_value) };
+        let key = TrueKey { hash, mode, base: self.applied, read, value: Value(ctx.next_value), only_read: false };
         if key.writes() {
             work.record.ops.push(Rows::append(hash, read, key.value));
         }
@@ -519,6 +535,14 @@ impl Postgres {
                 },
             })
             .collect();
+        if bug == Some(InjectedBug::ForgetReads) {
+            work.reads.clear();
+        }
+        let reads = work.reads.iter().map(|k| Key { hash: k.hash, mode: k.mode, base: Base(k.base.0) });
+        let mut reads: Vec<Key> = reads.collect();
+        if bug == Some(InjectedBug::LateReads) {
+            reads.iter_mut().for_each(|k| k.base = Base(self.applied.0));
+        }
         let rows = changed_rows(&work.keys);
         let raw = match work.what {
             What::Prepare => {
@@ -531,11 +555,18 @@ impl Postgres {
                 // Whoever ends it will say what became of it.
                 ctx.prepared.insert(txn, work.record.clone());
                 self.sessions[slot].process = Process(0);
-                Entry::encode_prepare(&txn, &proposed, &prepared::encode_keep(name, &rows))
+                if bug == Some(InjectedBug::PreparedHoldsNoReads) {
+                    reads.clear();
+                }
+                let keep = prepared::encode_keep(name, &rows);
+                Entry::encode_serializable(EntryKind::Prepare, &txn, &proposed, &reads, &keep)
             }
-            _ => Entry::encode(&txn, &proposed, &rows::encode(&rows)),
+            _ => {
+                let rows = rows::encode(&rows);
+                Entry::encode_serializable(EntryKind::Transaction, &txn, &proposed, &reads, &rows)
+            }
         };
-        ctx.checker.proposes(txn, work.keys.clone());
+        ctx.checker.proposes(txn, work.keys.iter().chain(&work.reads).copied().collect());
         ctx.events.add("proposed");
         self.wishes.push(Wish::Send(ToNode::Propose { conn, txn, raw: raw.clone() }));
         let until = ctx.now + ctx.options.commit_timeout;

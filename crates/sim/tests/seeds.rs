@@ -124,6 +124,21 @@ fn an_outcome_that_is_guessed_is_found() {
 }
 
 #[test]
+fn reads_that_nobody_checks_are_found_by_the_history_alone() {
+    found(InjectedBug::ForgetReads, 20, &["G2 (not serializable)"]);
+}
+
+#[test]
+fn reads_checked_from_the_commit_on_are_found() {
+    found(InjectedBug::LateReads, 20, &["snapshot isolation"]);
+}
+
+#[test]
+fn a_prepared_transaction_that_holds_no_reads_is_found() {
+    found(InjectedBug::PreparedHoldsNoReads, 100, &["snapshot isolation", "which"]);
+}
+
+#[test]
 fn a_snapshot_per_statement_is_found_by_the_history_alone() {
     found(InjectedBug::LateSnapshot, 20, &["G-single (read skew)"]);
 }

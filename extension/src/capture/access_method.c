@@ -35,6 +35,7 @@
 #include "miscadmin.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 PG_FUNCTION_INFO_V1(ot_access_method_handler);
@@ -212,36 +213,41 @@ access_method_is_captured(Relation rel)
 	return false;
 }
 
-/* Across regions SERIALIZABLE would not keep its promise, so it is refused. */
-static inline void
-access_method_check_isolation(Relation rel)
-{
-	if (unlikely(XactIsoLevel == XACT_SERIALIZABLE) &&
-		!ot_is_apply_worker && IsUnderPostmaster &&
-		rel->rd_rel->relpersistence == RELPERSISTENCE_PERMANENT)
-		ereport(ERROR,
-				(errcode(OT_ERR_NOT_REPLICATED),
-				 errmsg("isolation level SERIALIZABLE is not available on onetrip table \"%s\"",
-						RelationGetRelationName(rel)),
-				 errdetail("Conflicts with readers in other regions would go unseen."),
-				 errhint("Use REPEATABLE READ, and SELECT ... FOR SHARE or FOR UPDATE on rows that a decision rests on.")));
-}
-
 /* ---- reading ---- */
 
 static TableScanDesc
 ot_scan_begin(Relation rel, Snapshot snapshot, int nkeys, struct ScanKeyData *key,
 			  ParallelTableScanDesc pscan, uint32 flags)
 {
-	access_method_check_isolation(rel);
+	if (unlikely(XactIsoLevel == XACT_SERIALIZABLE) && snapshot != NULL && IsMVCCSnapshot(snapshot))
+		ot_reads_note_table(rel);
 	return heap_methods->scan_begin(rel, snapshot, nkeys, key, pscan, flags);
 }
 
 static struct IndexFetchTableData *
 ot_index_fetch_begin(Relation rel)
 {
-	access_method_check_isolation(rel);
-	return heap_methods->index_fetch_begin(rel);
+	struct IndexFetchTableData *fetch = heap_methods->index_fetch_begin(rel);
+
+	if (unlikely(XactIsoLevel == XACT_SERIALIZABLE))
+		ot_reads_fetch_begun(fetch);
+	return fetch;
+}
+
+static bool
+ot_index_fetch_tuple(struct IndexFetchTableData *fetch, ItemPointer tid, Snapshot snapshot,
+					 TupleTableSlot *slot, bool *call_again, bool *all_dead)
+{
+	bool		found = heap_methods->index_fetch_tuple(fetch, tid, snapshot, slot, call_again, all_dead);
+
+	if (unlikely(XactIsoLevel == XACT_SERIALIZABLE))
+	{
+		if (IsMVCCSnapshot(snapshot))
+			ot_reads_fetched(fetch, found ? slot : NULL);
+		else if (found && snapshot->snapshot_type == SNAPSHOT_DIRTY)
+			ot_reads_found_in_the_way(fetch->rel, slot);
+	}
+	return found;
 }
 
 /* ---- writing ---- */
@@ -267,7 +273,6 @@ access_method_before_write(Relation rel, bool captured)
 {
 	if (captured)
 	{
-		access_method_check_isolation(rel);
 		watch.check_row_write(rel);
 		ot_write_set_touch();
 	}
@@ -391,7 +396,6 @@ ot_tuple_lock(Relation rel, ItemPointer tid, Snapshot snapshot,
 
 	if (captured)
 	{
-		access_method_check_isolation(rel);
 		ot_write_set_touch();
 		if (!access_method_lock_first(rel, tid, ot_row_lock_to_mode(mode), wait_policy))
 			return TM_WouldBlock;
@@ -492,6 +496,7 @@ ot_access_method_handler(PG_FUNCTION_ARGS)
 
 		ot_methods.scan_begin = ot_scan_begin;
 		ot_methods.index_fetch_begin = ot_index_fetch_begin;
+		ot_methods.index_fetch_tuple = ot_index_fetch_tuple;
 		ot_methods.tuple_insert = ot_tuple_insert;
 		ot_methods.multi_insert = ot_multi_insert;
 		ot_methods.tuple_insert_speculative = ot_tuple_insert_speculative;

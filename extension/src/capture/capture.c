@@ -236,37 +236,23 @@ capture_compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, ES
 }
 
 /*
- * The hash of the row's value in this index.  false: the row is not in the
- * index, or cannot collide with another one there (NULLs are distinct).
+ * The hash of these values of the index's columns.  false: they cannot collide
+ * with others (NULLs are distinct).
  */
 static bool
-capture_hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
+capture_hash_values(OtIndex *index, Datum *values, bool *nulls, OtHash *hash)
 {
-	Datum		values[INDEX_MAX_KEYS];
-	bool		nulls[INDEX_MAX_KEYS];
-	EState	   *estate = NULL;
-	bool		in_index = true;
 	uint64		h = index->hash;
+	bool		can_collide = true;
 
-	if (index->computed)
-	{
-		estate = CreateExecutorState();
-		in_index = capture_compute_index_value(index->oid, index->info, slot, estate, values, nulls);
-	}
-	else if (!index->coarse)
-	{
-		for (int i = 0; i < index->nkeys; i++)
-			values[i] = slot_getattr(slot, index->attnums[i], &nulls[i]);
-	}
-
-	for (int i = 0; i < index->nkeys && in_index && !index->coarse; i++)
+	for (int i = 0; i < index->nkeys && can_collide && !index->coarse; i++)
 	{
 		Datum		value;
 
 		if (nulls[i])
 		{
 			if (!index->nulls_equal)
-				in_index = false;
+				can_collide = false;
 			h = hash_combine64(h, 1);
 			continue;
 		}
@@ -282,11 +268,52 @@ capture_hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
 								  values[i], Int64GetDatum(0));
 		h = hash_combine64(h, DatumGetUInt64(value));
 	}
+	hash->value = h;
+	return can_collide;
+}
 
+/*
+ * The hash of the row's value in this index.  false: the row is not in the
+ * index, or cannot collide with another one there.
+ */
+static bool
+capture_hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+	EState	   *estate = NULL;
+	bool		in_index = true;
+
+	if (index->computed)
+	{
+		estate = CreateExecutorState();
+		in_index = capture_compute_index_value(index->oid, index->info, slot, estate, values, nulls);
+	}
+	else if (!index->coarse)
+	{
+		for (int i = 0; i < index->nkeys; i++)
+			values[i] = slot_getattr(slot, index->attnums[i], &nulls[i]);
+	}
+	in_index = in_index && capture_hash_values(index, values, nulls, hash);
 	if (estate)
 		FreeExecutorState(estate);
-	hash->value = h;
 	return in_index;
+}
+
+/* The hash of a row that has these values, none of them null, in the index's columns. */
+bool
+ot_capture_values_hash(OtIndex *index, Datum *values, OtHash *hash)
+{
+	bool		nulls[INDEX_MAX_KEYS] = {0};
+
+	return capture_hash_values(index, values, nulls, hash);
+}
+
+/* The hash of the row's identity; false: the table has no identity index. */
+bool
+ot_capture_identity_hash(OtRelInfo *info, TupleTableSlot *slot, OtHash *hash)
+{
+	return info->identity >= 0 && capture_hash_index_value(&info->indexes[info->identity], slot, hash);
 }
 
 /*

@@ -120,6 +120,8 @@ extern void ot_write_set_encode(OtTxnId txn, StringInfo out);
 extern int	ot_write_set_operations_length(void);
 extern void ot_write_set_operations_from(int at, StringInfo out);
 extern void ot_write_set_operations(StringInfo out);
+extern void ot_write_set_read_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid);
+extern bool ot_write_set_key_is_read(uint32 key_number);
 extern Oid	ot_write_set_key_table(uint32 key_number);
 extern ItemPointerData ot_write_set_key_row(uint32 key_number, OtHash *hash);
 extern int	ot_write_set_tables(Oid *relids, int max);
@@ -168,5 +170,10 @@ extern bool ot_may_hold_write_lock(void);
 
 /* unseen.c */
 extern void ot_check_unseen_writes(void);
+
+/* reads.c */
+extern void ot_reads_init(void);
+extern void ot_reads_check_may_hold(void);
+extern void ot_reads_take_keys(void);
 
 #endif							/* ONETRIP_CAPTURE_H */

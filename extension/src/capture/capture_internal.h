@@ -35,6 +35,14 @@ extern void ot_large_object_reset(void);
 /* unseen.c */
 extern void ot_all_writes_seen(Relation rel);
 
+/* reads.c */
+extern void ot_reads_note_table(Relation rel);
+extern void ot_reads_put_pending(ReturnSetInfo *result);
+extern void ot_reads_fetch_begun(struct IndexFetchTableData *fetch);
+extern void ot_reads_note_rolled_back(OtHash hash, Oid relid);
+extern void ot_reads_found_in_the_way(Relation rel, TupleTableSlot *slot);
+extern void ot_reads_fetched(struct IndexFetchTableData *fetch, TupleTableSlot *slot);
+
 /* row_hash.c */
 extern uint64 ot_value_hash(Form_pg_attribute att, Datum value, uint64 before);
 
@@ -47,6 +55,8 @@ extern void ot_whole_row_note_cost(OtRelInfo *info, Relation rel);
 extern bool ot_has_locking_label(Relation rel);
 
 /* capture.c */
+extern bool ot_capture_values_hash(OtIndex *index, Datum *values, OtHash *hash);
+extern bool ot_capture_identity_hash(OtRelInfo *info, TupleTableSlot *slot, OtHash *hash);
 extern bool ot_capture_lock_first(Relation rel, ItemPointer tid, OtKeyMode mode, LockWaitPolicy policy);
 extern void ot_capture_insert(Relation rel, TupleTableSlot *slot);
 extern void ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,

@@ -40,7 +40,7 @@
 typedef struct KeyId
 {
 	uint64		hash;
-	uint32		mode;
+	uint32		mode;			/* as on the wire */
 } KeyId;
 
 typedef struct KeySlot
@@ -49,8 +49,9 @@ typedef struct KeySlot
 	char		status;			/* simplehash's */
 } KeySlot;
 
-/* On the wire: hash, mode, base. */
+/* On the wire: hash, mode, base; and in the mode: it was only read. */
 #define KEY_BYTES 17
+#define KEY_READ 4
 
 #define SH_PREFIX keys
 #define SH_ELEMENT_TYPE KeySlot
@@ -70,7 +71,11 @@ typedef struct Key
 	Oid			relid;			/* for messages; InvalidOid: the schema */
 	ItemPointerData tid;		/* likewise: a row that has it; or invalid */
 	uint8		mode;
+	bool		read;			/* of what a SERIALIZABLE transaction has read: it is
+								 * checked and not taken */
 } Key;
+
+#define KEY_ID(key) {(key)->hash, (key)->mode | ((key)->read ? KEY_READ : 0)}
 
 /* The lengths of everything in the write set when a savepoint was set. */
 typedef struct Mark
@@ -347,9 +352,11 @@ ot_write_set_subxact_end(int nest_level, bool committed)
 
 	for (int i = mark->nkeys; i < ws.nkeys; i++)
 	{
-		KeyId		id = {ws.keys[i].hash, ws.keys[i].mode};
+		KeyId		id = KEY_ID(&ws.keys[i]);
+		OtHash		hash = {id.hash};
 
 		keys_delete(ws.key_ids, id);
+		ot_reads_note_rolled_back(hash, ws.keys[i].relid);
 	}
 	ws.nkeys = mark->nkeys;
 	ws.ncounts = mark->ncounts;
@@ -415,17 +422,19 @@ ot_write_set_sizes(OtWriteSetSizes *sizes)
 		return;
 	sizes->rows = ot_write_set_all_rows(&sizes->bytes);
 	for (int i = 0; i < ws.nkeys; i++)
-		sizes->keys[ws.keys[i].mode]++;
+	{
+		if (!ws.keys[i].read)
+			sizes->keys[ws.keys[i].mode]++;
+	}
 }
 
 /* ---- keys ---- */
 
 static void
-write_set_add_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid, const ItemPointerData *tid)
+write_set_add(const Key *new)
 {
-	KeyId		id = {hash.value, mode};
+	KeyId		id = KEY_ID(new);
 	bool		found;
-	Key		   *key;
 
 	ot_write_set_touch();
 	keys_insert(ws.key_ids, id, &found);
@@ -436,16 +445,20 @@ write_set_add_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid, const
 		ws.max_keys *= 2;
 		ws.keys = repalloc_huge(ws.keys, sizeof(Key) * ws.max_keys);
 	}
-	key = &ws.keys[ws.nkeys++];
-	key->hash = hash.value;
-	key->mode = mode;
-	key->base = base.value;
-	key->relid = relid;
-	if (tid != NULL)
-		key->tid = *tid;
-	else
-		ItemPointerSetInvalid(&key->tid);
+	ws.keys[ws.nkeys++] = *new;
 	ot_write_set_check_size();
+}
+
+static void
+write_set_add_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid, const ItemPointerData *tid)
+{
+	Key			key = {.hash = hash.value, .mode = mode, .base = base.value, .relid = relid};
+
+	if (tid != NULL)
+		key.tid = *tid;
+	else
+		ItemPointerSetInvalid(&key.tid);
+	write_set_add(&key);
 }
 
 void
@@ -467,6 +480,22 @@ ot_write_set_row_key(OtHash hash, OtKeyMode mode, Oid relid, const ItemPointerDa
 {
 	ot_write_set_touch();
 	write_set_add_key(hash, mode, ot_applied_index(), relid, tid);
+}
+
+/* A key of what the transaction has only read, in a snapshot that shows `base`. */
+void
+ot_write_set_read_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid)
+{
+	Key			key = {.hash = hash.value, .mode = mode, .base = base.value, .relid = relid, .read = true};
+
+	ItemPointerSetInvalid(&key.tid);
+	write_set_add(&key);
+}
+
+bool
+ot_write_set_key_is_read(uint32 key_number)
+{
+	return key_number < (uint32) ws.nkeys && ws.keys[key_number].read;
 }
 
 /* Has the transaction taken this key in this mode? */
@@ -821,8 +850,10 @@ ot_write_set_encode(OtTxnId txn, StringInfo out)
 	ot_put_u32(out, ws.nkeys);
 	for (int i = 0; i < ws.nkeys; i++)
 	{
-		ot_put_u64(out, ws.keys[i].hash);
-		ot_put_u8(out, ws.keys[i].mode);
+		KeyId		id = KEY_ID(&ws.keys[i]);
+
+		ot_put_u64(out, id.hash);
+		ot_put_u8(out, id.mode);
 		ot_put_u64(out, ws.keys[i].base);
 	}
 	if (ws.wrapped)
@@ -867,7 +898,10 @@ ot_write_set_operations(StringInfo out)
 PG_FUNCTION_INFO_V1(ot_pending_keys);
 PG_FUNCTION_INFO_V1(ot_pending_bytes);
 
-/* onetrip.pending_keys(): the keys that this transaction has taken so far. */
+/*
+ * onetrip.pending_keys(): the keys that this transaction has taken so far, and
+ * those of what it has read if it is SERIALIZABLE.
+ */
 Datum
 ot_pending_keys(PG_FUNCTION_ARGS)
 {
@@ -890,6 +924,7 @@ ot_pending_keys(PG_FUNCTION_ARGS)
 		values[3] = Int64GetDatum((int64) key->base);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
+	ot_reads_put_pending(result);
 	return (Datum) 0;
 }
 

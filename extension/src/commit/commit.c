@@ -74,6 +74,7 @@
 #include "replication/origin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/predicate.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/timestamp.h"
@@ -635,6 +636,12 @@ commit_decide(void (*wrap) (void), OtVerdict *verdict)
 		ot_rehearse_elsewhere(agent, txn);
 	if (wrap != NULL)
 		wrap();
+	/*
+	 * The server checks this itself, but only after the verdict.  From here on its
+	 * check finds nothing: as with PREPARE TRANSACTION, others give way.
+	 */
+	if (IsolationIsSerializable())
+		PreCommit_CheckForSerializationFailure();
 	OT_STOP_POINT("before-propose");
 	/* raises ERROR if the transaction was evicted */
 	ot_turn_begin_proposing(txn);
@@ -727,6 +734,7 @@ commit_at_pre_commit(void)
 		ot_write_set_entry(own.base);
 	ot_large_object_capture_cuts();
 	committing.other_tables = ot_held_locks_take_keys();
+	ot_reads_take_keys();
 	if (ot_write_set_has_notifications())
 	{
 		ot_notify_check_queue();

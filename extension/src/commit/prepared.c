@@ -312,12 +312,14 @@ prepared_try(const char *gid)
 	prepared_check_as_postgresql();
 	prepared_check_own();
 	prepared_check_room();
+	ot_reads_check_may_hold();
 	if (prepared_find(gid, &found) || prepared_find_local(gid))
 		prepared_raise_in_use(gid);
 
 	ot_large_object_capture_cuts();
 	ending.positions_at = ot_write_set_operations_length();
 	(void) ot_held_locks_take_keys();
+	ot_reads_take_keys();
 	ending.kind = OT_ENTRY_PREPARE;
 	ending.gid = gid;
 	ot_commit_hand_over("prepare", ending.kind, prepared_wrap_prepare);

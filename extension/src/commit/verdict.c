@@ -120,6 +120,13 @@ verdict_raise_lost(OtTxnId txn, OtVerdict *verdict)
 				 errdetail("Both touched the schema; the other one was prepared at log index " UINT64_FORMAT " and is neither committed nor rolled back.",
 						   verdict->other.value),
 				 errhint("Retry the transaction once that is done: COMMIT PREPARED or ROLLBACK PREPARED, in any region. See onetrip.prepared_xacts.")));
+	if (ot_write_set_key_is_read(verdict->key_number) && name != NULL)
+		ereport(ERROR,
+				(errcode(OT_ERR_LOST),
+				 errmsg("could not serialize access due to read/write dependencies among transactions"),
+				 errdetail("What this transaction has read in table \"%s.%s\" was changed by a concurrent one in region \"%s\", which committed at log index " UINT64_FORMAT ".",
+						   schema, name, verdict->region, verdict->other.value),
+				 ot_worker_hint_retry("Retry the transaction.")));
 	ereport(ERROR,
 			(errcode(OT_ERR_LOST),
 			 errmsg("could not commit: a concurrent transaction in region \"%s\" was first",

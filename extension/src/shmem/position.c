@@ -30,6 +30,7 @@
 #include "storage/latch.h"
 #include "utils/inval.h"
 #include "utils/resowner.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 /* How long a new session waits for what was committed before server start. */
@@ -68,6 +69,12 @@ position_attach_memory(void *memory, bool found)
 	pg_atomic_init_u64(&positions->applied_at, 0);
 	pg_atomic_init_u64(&positions->next_sequence, 0);
 	pg_atomic_init_u32(&positions->nwaiting, 0);
+	pg_atomic_init_u64(&positions->nshown, 0);
+	for (int i = 0; i < OT_SHOWN_BY_MAX; i++)
+	{
+		pg_atomic_init_u64(&positions->shown[i].index, 0);
+		pg_atomic_init_u32(&positions->shown[i].xid, InvalidTransactionId);
+	}
 	/* Two starts of one server must not share transaction ids. */
 	if (!pg_strong_random(&positions->incarnation, sizeof(positions->incarnation)))
 		positions->incarnation = ((uint64) GetCurrentTimestamp()) ^ ((uint64) MyProcPid << 48);
@@ -115,6 +122,7 @@ ot_position_attach(void)
 	if (!positions->known)
 	{
 		pg_atomic_write_u64(&positions->applied, progress);
+		positions->began.value = progress;
 		positions->known = true;
 	}
 	SpinLockRelease(&positions->mutex);
@@ -156,10 +164,21 @@ ot_durable_index(void)
 	return index;
 }
 
-/* Called by the holder of the turn: the entry is visible to new snapshots. */
+/*
+ * Called by the holder of the turn: the entry is visible to new snapshots.  Its
+ * local transaction is the one that ends now.
+ */
 void
 ot_position_set_applied(OtLogIndex index)
 {
+	uint64		n = pg_atomic_read_u64(&positions->nshown);
+	OtShownBy  *shown = &positions->shown[n % OT_SHOWN_BY_MAX];
+
+	pg_atomic_write_u64(&shown->index, index.value);
+	pg_atomic_write_u32(&shown->xid, GetTopTransactionIdIfAny());
+	pg_write_barrier();
+	pg_atomic_write_u64(&positions->nshown, n + 1);
+
 	SpinLockAcquire(&positions->mutex);
 	Assert(pg_atomic_read_u64(&positions->applied) < index.value);
 	if (names_change)
@@ -167,6 +186,39 @@ ot_position_set_applied(OtLogIndex index)
 	pg_atomic_write_u64(&positions->applied, index.value);
 	SpinLockRelease(&positions->mutex);
 	pg_atomic_write_u64(&positions->applied_at, (uint64) ot_now());
+}
+
+/*
+ * An index up to which the snapshot shows all entries, and no older one than
+ * necessary.  Entries become visible in the order of the log, so this is that of
+ * the last one whose local transaction the snapshot shows.  0 if the snapshot is
+ * older than what is remembered.
+ */
+OtLogIndex
+ot_position_shown_by(Snapshot snapshot)
+{
+	uint64		end = pg_atomic_read_u64(&positions->nshown);
+	OtLogIndex	index = {0};
+
+	pg_read_barrier();
+	for (uint64 n = end; n > 0; n--)
+	{
+		OtShownBy  *shown = &positions->shown[(n - 1) % OT_SHOWN_BY_MAX];
+		TransactionId xid = pg_atomic_read_u32(&shown->xid);
+
+		index.value = pg_atomic_read_u64(&shown->index);
+		pg_read_barrier();
+		/* by then, its place may have got another one */
+		if (pg_atomic_read_u64(&positions->nshown) >= n - 1 + OT_SHOWN_BY_MAX)
+		{
+			index.value = 0;
+			return index;
+		}
+		if (TransactionIdIsValid(xid) && !XidInMVCCSnapshot(xid, snapshot))
+			return index;
+	}
+	/* what was there when the server started is in every snapshot */
+	return positions->began;
 }
 
 /* ---- transaction ids ---- */

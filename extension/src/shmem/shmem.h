@@ -32,6 +32,7 @@
 #include "port/atomics.h"
 #include "storage/proc.h"
 #include "storage/spin.h"
+#include "utils/snapshot.h"
 
 /* ---- shared_memory.c ---- */
 
@@ -51,6 +52,16 @@ extern void ot_shmem_add(const OtShmemPart *part);
 
 /* ---- position.c ---- */
 
+/* Which local transaction brought an entry, the last of those that it brought. */
+typedef struct OtShownBy
+{
+	pg_atomic_uint64 index;
+	pg_atomic_uint32 xid;
+} OtShownBy;
+
+/* So many are remembered. */
+#define OT_SHOWN_BY_MAX 4096
+
 typedef struct OtPositions
 {
 	slock_t		mutex;			/* protects everything but the atomics */
@@ -67,6 +78,9 @@ typedef struct OtPositions
 	pg_atomic_uint32 nwaiting;	/* processes that wait until an index is shown */
 	uint64		incarnation;	/* of this shared memory */
 	pg_atomic_uint64 next_sequence;
+	OtLogIndex	began;			/* the applied index when it became known */
+	pg_atomic_uint64 nshown;	/* how many have been written to shown */
+	OtShownBy	shown[OT_SHOWN_BY_MAX]; /* a ring; only the turn's holder writes it */
 } OtPositions;
 
 /* How long to wait for an entry that another region shows already. */
@@ -84,6 +98,7 @@ extern void ot_position_names_change(void);
 extern OtLogIndex ot_position_base_of_names(void);
 extern bool ot_position_wait_announced(void);
 extern OtLogIndex ot_applied_index(void);
+extern OtLogIndex ot_position_shown_by(Snapshot snapshot);
 extern TimestampTz ot_applied_at(void);
 extern OtLogIndex ot_durable_index(void);
 extern RepOriginId ot_origin(void);

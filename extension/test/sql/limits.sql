@@ -1,5 +1,5 @@
 -- Goal: what is not possible is refused with its SQLSTATE and a hint, and the session goes on.
--- Method: a write set that is too large, SERIALIZABLE, PREPARE TRANSACTION.
+-- Method: a write set that is too large, PREPARE TRANSACTION.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
 CREATE SCHEMA limits;
@@ -59,20 +59,6 @@ DROP ROLE onetrip_test_user;
 INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(41, 100) g;
 SELECT count(*) FROM t;
 
-BEGIN ISOLATION LEVEL SERIALIZABLE;
-SELECT count(*) FROM t;
-ROLLBACK;
-BEGIN ISOLATION LEVEL SERIALIZABLE;
-SELECT v FROM t WHERE id = 1000;
-\echo :LAST_ERROR_SQLSTATE
-ROLLBACK;
-BEGIN ISOLATION LEVEL SERIALIZABLE;
-INSERT INTO t VALUES (2000);
-\echo :LAST_ERROR_SQLSTATE
-ROLLBACK;
-BEGIN ISOLATION LEVEL SERIALIZABLE;
-SELECT 1 AS no_table;
-COMMIT;
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 INSERT INTO t VALUES (2000, 'repeatable');
 COMMIT;

@@ -142,16 +142,6 @@ pub fn all(stride: u32, local: &[String]) -> Vec<Check> {
                  seqstart::numeric + seqincrement::numeric * ({stride} - 1) NOT BETWEEN seqmin AND seqmax)"
             ),
         },
-        check(
-            Fails,
-            "transactions that are SERIALIZABLE by default",
-            "ALTER ... SET default_transaction_isolation = 'repeatable read', and SELECT ... FOR SHARE where a decision \
-             rests on rows",
-            "SELECT coalesce('role ' || r.rolname, '') || coalesce(' in database ' || d.datname, '') \
-             FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = setrole LEFT JOIN pg_database d ON d.oid = setdatabase \
-             WHERE setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database())) \
-             AND EXISTS (SELECT FROM unnest(setconfig) x WHERE x ILIKE 'default_transaction_isolation=serializable')",
-        ),
         Check {
             level: Fails,
             what: "every write to tables partitioned by values that contain OIDs",
@@ -309,13 +299,6 @@ pub fn all(stride: u32, local: &[String]) -> Vec<Check> {
             "data checksums are off: a damaged page is not noticed when it is read",
             "pg_checksums --enable, while the server is stopped (it reads every file)",
             "SELECT 'data_checksums' WHERE current_setting('data_checksums') = 'off'",
-        ),
-        server(
-            Fails,
-            "transactions that are SERIALIZABLE by the settings' default",
-            "set default_transaction_isolation to 'repeatable read'",
-            "SELECT 'default_transaction_isolation' FROM pg_file_settings WHERE name = 'default_transaction_isolation' \
-             AND setting ILIKE 'serializable' LIMIT 1",
         ),
         server(
             Differs,

@@ -16,6 +16,10 @@
 //! - An entry also aborts if a key of it is held by a prepared transaction (`held`), or is reserved for another node,
 //!   which lost on it again and again (`reserved`).
 //! - What a prepared transaction holds is taken when it is committed, at that index.
+//! - A key of what an entry has only read ([`Entry::taken`]) aborts it like any other, and is not taken.  So an entry of
+//!   a SERIALIZABLE transaction commits only if what it read is still so at its own place in the log, and these
+//!   transactions come out as if they had run one after the other in the order of the log.  A prepared one holds what it
+//!   read as well, so that this is still so where it is committed.
 //! - A certifier rebuilt from a checkpoint gives the same answers as the original.
 
 pub(crate) mod checkpoint;
@@ -341,7 +345,7 @@ impl Certifier {
         let previous = self.last_committed;
         match verdict {
             Verdict::Commit => {
-                self.take(index, entry.txn.node, entry.keys().map(|key| (key.hash, key.mode)));
+                self.take(index, entry.txn.node, entry.taken().map(|key| (key.hash, key.mode)));
                 self.reserved.committed(entry);
             }
             Verdict::Prepared => {
@@ -350,7 +354,7 @@ impl Certifier {
                 self.held.prepare(index, entry);
             }
             Verdict::Ended => self.end_prepared(index, entry),
-            Verdict::Conflict { key, .. } if !entry.kind.ends_prepared() => {
+            Verdict::Conflict { key, .. } if !entry.kind.ends_prepared() && entry.takes(key) => {
                 let key = entry.keys().nth(key as usize).expect("the verdict names one of its keys");
                 self.reserved.lost(index, entry, key);
             }

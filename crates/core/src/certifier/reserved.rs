@@ -9,6 +9,8 @@
 //! - A *loss* is an entry that aborted because of a conflict.  It counts for its node and the key that it lost on,
 //!   until an entry of that node commits with the key, in at least that mode; or the key is reserved; or the node does
 //!   not lose again within the time for which the key would be reserved, which means that it has given up.
+//! - What an entry has only read does not count here: nothing is reserved for readers, who may lack the right to keep
+//!   writers away, and they need not wait for what is reserved for others, since they take nothing.
 //! - With its [`LOSSES`]th loss an entry has the key that it lost on reserved, and those of what it changes: all of
 //!   them, in its modes, or none.  None, if any of its keys is reserved for another node in a conflicting mode.  So of
 //!   two nodes that need the same two keys, none waits for the other with one of them.  The tables that it uses are not
@@ -68,7 +70,7 @@ impl Reserved {
         if self.keys.is_empty() {
             return None;
         }
-        let mut keys = (0..).zip(entry.keys());
+        let mut keys = (0..).zip(entry.keys()).filter(|(number, _)| entry.takes(*number));
         keys.find_map(|(number, key)| {
             let (by, node) = self.for_another(index, entry.txn.node, &key)?;
             Some((number, by, node))
@@ -107,11 +109,11 @@ impl Reserved {
     fn reserve(&mut self, index: LogIndex, entry: &Entry, lost_on: Key, until: LogIndex) {
         let node = entry.txn.node;
         self.keys.retain(|_, r| r.until > index);
-        let is_free = entry.keys().all(|key| self.for_another(index.next(), node, &key).is_none());
+        let is_free = entry.taken().all(|key| self.for_another(index.next(), node, &key).is_none());
         if !is_free || self.keys.len() + entry.key_count() > KEYS_MAX {
             return;
         }
-        for key in entry.keys().filter(|key| key.mode >= LockMode::NoKeyUpdate || key.hash == lost_on.hash) {
+        for key in entry.taken().filter(|key| key.mode >= LockMode::NoKeyUpdate || key.hash == lost_on.hash) {
             self.losses.remove(&(key.hash, node));
             let its = self.keys.entry((key.hash, node)).or_insert(Reservation { mode: key.mode, by: index, until });
             if its.by == index {
@@ -125,7 +127,7 @@ impl Reserved {
         if self.losses.is_empty() && self.keys.is_empty() {
             return;
         }
-        for key in entry.keys() {
+        for key in entry.taken() {
             let of = (key.hash, entry.txn.node);
             if self.losses.get(&of).is_some_and(|losses| losses.mode <= key.mode) {
                 self.losses.remove(&of);

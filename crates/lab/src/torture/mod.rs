@@ -102,11 +102,12 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
     let record = Arc::new(Record::default());
     let (cluster, mut faults) = start(options, &mut random, &record).await?;
     let only_poison = options.load.only == [POISON];
+    let levels = Isolation::ALL.len() as u32;
     let calm = match options.calm {
-        true => options.duration / 2,
+        true => options.duration / levels,
         false => (options.duration / CALM_SHARE).min(CALM_MAX),
     };
-    for isolation in [Isolation::ReadCommitted, Isolation::RepeatableRead] {
+    for isolation in Isolation::ALL {
         if !record.all_passed() || only_poison {
             break;
         }
@@ -123,17 +124,18 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
     let poison = match options.load.runs(POISON) {
         _ if options.calm => Duration::ZERO,
         true if only_poison => options.duration,
-        true => options.duration.saturating_sub(2 * calm) / POISON_SHARE,
+        true => options.duration.saturating_sub(levels * calm) / POISON_SHARE,
         false => Duration::ZERO,
     };
     let mut plan = Plan::new(random.child(), cluster.nodes().len(), &options.only);
     if record.all_passed() && !options.calm && !only_poison {
-        let left = options.duration.saturating_sub(2 * calm + poison);
+        let left = options.duration.saturating_sub(levels * calm + poison);
         println!("torture: faults, {} s", left.as_secs());
         let mut stages = Vec::new();
-        for isolation in [Isolation::ReadCommitted, Isolation::RepeatableRead] {
-            // Both levels together should not be more load than one of them was alone.
-            let load = Load { pause_ms_max: 2 * options.load.pause_ms_max, ..options.load.clone() };
+        for isolation in Isolation::ALL {
+            // All levels together should not be more load than one of them was alone.
+            let pause_ms_max = u64::from(levels) * options.load.pause_ms_max;
+            let load = Load { pause_ms_max, ..options.load.clone() };
             let stage = Stage::new(&cluster, &record, isolation, true, load);
             stages.push(stage.prepare().await.context("make the tables")?);
         }

@@ -63,6 +63,7 @@ const OWN: &[&str] = &[
     "prepared_here.c",
     "process.c",
     "proposal.c",
+    "reads.c",
     "rehearse.c",
     "rehearse_here.c",
     "rel_info.c",

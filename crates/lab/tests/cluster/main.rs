@@ -55,6 +55,7 @@ mod row_locks;
 mod rows;
 mod run_again;
 mod sequences;
+mod serializable;
 mod short_sequences;
 mod statements;
 mod stored_values;

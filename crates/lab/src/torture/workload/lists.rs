@@ -26,6 +26,8 @@ enum Op {
     Read {
         key: Key,
         list: Option<Vec<Value>>,
+        /// By its key; else the whole table is read for it.
+        by_key: bool,
     },
 }
 
@@ -87,7 +89,7 @@ impl Lists {
                 let key = Key(window + random.draw(WINDOW));
                 match random.chance(50) {
                     true => Op::Append { key, value: Value(self.values.fetch_add(1, Ordering::Relaxed)) },
-                    false => Op::Read { key, list: None },
+                    false => Op::Read { key, list: None, by_key: random.chance(75) },
                 }
             })
             .collect()
@@ -97,6 +99,7 @@ impl Lists {
         let level = match isolation {
             Isolation::ReadCommitted => Level::ReadCommitted,
             Isolation::RepeatableRead => Level::RepeatableRead,
+            Isolation::Serializable => Level::Serializable,
         };
         let rest = self.rest.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut history = History::default();
@@ -112,7 +115,7 @@ impl Lists {
             };
             let op = |op: &Op| match op {
                 Op::Append { key, value } => Some(onetrip_checker::Op::Append { key: *key, value: *value }),
-                Op::Read { key, list } => {
+                Op::Read { key, list, .. } => {
                     list.as_ref().map(|list| onetrip_checker::Op::Read { key: *key, list: list.clone() })
                 }
             };
@@ -169,7 +172,8 @@ impl Workload for Lists {
                 Op::Append { key: Key(key), value: Value(value) } => format!(
                     "insert into list values ({key}, array[{value}]) on conflict (key) do update set v = list.v || excluded.v"
                 ),
-                Op::Read { key: Key(key), .. } => format!("select v from list where key = {key}"),
+                Op::Read { key: Key(key), by_key: true, .. } => format!("select v from list where key = {key}"),
+                Op::Read { key: Key(key), .. } => format!("select v from list where key + 0 = {key}"),
             }))
             .collect();
         let invoked = self.now();

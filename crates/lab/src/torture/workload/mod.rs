@@ -44,13 +44,17 @@ pub use transfers::Transfers;
 pub enum Isolation {
     ReadCommitted,
     RepeatableRead,
+    Serializable,
 }
 
 impl Isolation {
+    pub const ALL: [Isolation; 3] = [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Serializable];
+
     pub fn name(self) -> &'static str {
         match self {
             Isolation::ReadCommitted => "read committed",
             Isolation::RepeatableRead => "repeatable read",
+            Isolation::Serializable => "serializable",
         }
     }
 
@@ -58,6 +62,7 @@ impl Isolation {
         match self {
             Isolation::ReadCommitted => "rc",
             Isolation::RepeatableRead => "rr",
+            Isolation::Serializable => "ser",
         }
     }
 }
