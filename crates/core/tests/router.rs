@@ -66,15 +66,16 @@ fn a_verdict_whose_place_is_not_known_is_not_told() {
             log: &NoLog,
             members: &members,
             tick: 0,
+            now: Duration::ZERO,
         };
         let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
         let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
         let hello =
             Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
-        router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, Duration::ZERO, &mut context).unwrap();
+        router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, &mut context).unwrap();
         let raw = Entry::encode(&txn(2), &[], b"");
         let again = AgentEvent::Propose { conn, txn: txn(2), raw, permit: None };
-        assert!(router.handle(again, Duration::ZERO, &mut context).unwrap().is_none());
+        assert!(router.handle(again, &mut context).unwrap().is_none());
         let said = wire.0.lock().unwrap();
         match said.last().unwrap() {
             Some(ToPostgres::Verdict(verdict)) if !forgotten => {
@@ -107,21 +108,22 @@ fn what_has_lost_already_is_not_proposed() {
         log: &NoLog,
         members: &members,
         tick: 0,
+        now: Duration::ZERO,
     };
     let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
     let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
     let hello = Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
-    router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, Duration::ZERO, &mut context).unwrap();
+    router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, &mut context).unwrap();
     let (txn, raw) = of(1, 1, 0);
     let propose = AgentEvent::Propose { conn, txn, raw, permit: None };
-    assert!(router.handle(propose, Duration::ZERO, &mut context).unwrap().is_none());
+    assert!(router.handle(propose, &mut context).unwrap().is_none());
     let Some(Some(ToPostgres::Verdict(verdict))) = wire.0.lock().unwrap().pop() else { panic!("no verdict") };
     let told = (verdict.txn, verdict.outcome, verdict.at, verdict.other, verdict.key);
     assert_eq!(told, (txn, VerdictOutcome::Conflict, zero, LogIndex(1), 0));
     assert!(!router.is_pending(&txn));
     let (txn, raw) = of(1, 2, 1);
     let propose = AgentEvent::Propose { conn, txn, raw: raw.clone(), permit: None };
-    assert_eq!(router.handle(propose, Duration::ZERO, &mut context).unwrap(), Some(raw));
+    assert_eq!(router.handle(propose, &mut context).unwrap(), Some(raw));
     assert!(router.is_pending(&txn));
 }
 
@@ -147,8 +149,9 @@ fn the_worker_gets_what_is_prepared_here_too() {
             log: &log,
             members: &members,
             tick: 0,
+            now: Duration::ZERO,
         };
-        router.handle(opened, Duration::ZERO, &mut context).unwrap();
+        router.handle(opened, &mut context).unwrap();
     }
     for (n, raw) in (1..).zip(raw) {
         let (at, conn) = (LogIndex(n), ConnId(1));
@@ -158,9 +161,10 @@ fn the_worker_gets_what_is_prepared_here_too() {
             log: &log,
             members: &members,
             tick: 0,
+            now: Duration::ZERO,
         };
         let propose = AgentEvent::Propose { conn, txn: txn(n), raw: raw.clone(), permit: None };
-        assert!(router.handle(propose, Duration::ZERO, &mut context).unwrap().is_some());
+        assert!(router.handle(propose, &mut context).unwrap().is_some());
         let decision = certifier.certify(at, &Entry::decode(raw).unwrap()).unwrap();
         let context = Context {
             certifier: &certifier,
@@ -168,6 +172,7 @@ fn the_worker_gets_what_is_prepared_here_too() {
             log: &log,
             members: &members,
             tick: 0,
+            now: Duration::ZERO,
         };
         router.decided(at, txn(n), decision, Way::default(), &context);
         router.feed_worker(&context).unwrap();
@@ -182,15 +187,16 @@ fn the_worker_gets_what_is_prepared_here_too() {
         log: &log,
         members: &members,
         tick: 0,
+        now: Duration::ZERO,
     };
     for n in [1, 2] {
-        router.handle(AgentEvent::Outcome { conn: ConnId(1), txn: txn(n) }, Duration::ZERO, &mut context).unwrap();
+        router.handle(AgentEvent::Outcome { conn: ConnId(1), txn: txn(n) }, &mut context).unwrap();
         let Some(Some(ToPostgres::OutcomeIs { state, .. })) = session.0.lock().unwrap().pop() else {
             panic!("no outcome")
         };
         assert_eq!(state, if n == 1 { OutcomeState::Prepared } else { OutcomeState::Committed });
     }
-    router.handle(AgentEvent::Closed { conn: ConnId(1) }, Duration::ZERO, &mut context).unwrap();
+    router.handle(AgentEvent::Closed { conn: ConnId(1) }, &mut context).unwrap();
     assert!(router.is_fed());
 }
 
@@ -238,13 +244,14 @@ fn what_is_left_out_is_taken_back_from_the_worker() {
                 log: &log,
                 members: &members,
                 tick: 0,
+                now: Duration::ZERO,
             }
         };
     }
 
     certifier.certify(LogIndex(1), &poison).unwrap();
     committed_indexes.push(LogIndex(1));
-    router.handle(opened(1), Duration::ZERO, &mut context!()).unwrap();
+    router.handle(opened(1), &mut context!()).unwrap();
     assert_eq!(said()[1..], [entry(1, 0, EntryFlags::default(), b"rows")]);
 
     let skip = Entry::decode(log.0[1].clone()).unwrap();
@@ -253,12 +260,12 @@ fn what_is_left_out_is_taken_back_from_the_worker() {
     router.decided(LogIndex(2), txn, decision, Way::default(), &context!());
     assert_eq!(said(), [None], "the connection ends");
 
-    router.handle(opened(2), Duration::ZERO, &mut context!()).unwrap();
+    router.handle(opened(2), &mut context!()).unwrap();
     let left_out = EntryFlags { left_out: true, leaves_out: false };
     let leaves_out = EntryFlags { left_out: false, leaves_out: true };
     let index_1 = &[1, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(said()[1..], [entry(1, 0, left_out, b""), entry(2, 1, leaves_out, index_1)]);
-    router.handle(AgentEvent::Outcome { conn: ConnId(2), txn }, Duration::ZERO, &mut context!()).unwrap();
+    router.handle(AgentEvent::Outcome { conn: ConnId(2), txn }, &mut context!()).unwrap();
     assert_eq!(said(), [Some(ToPostgres::OutcomeIs { txn, state: OutcomeState::LeftOut, at: LogIndex(2) })]);
 }
 
@@ -285,15 +292,16 @@ fn what_is_left_out_and_proposed_again_is_no_success() {
             log: &NoLog,
             members: &members,
             tick: 0,
+            now: Duration::ZERO,
         };
         let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
         let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
         let hello =
             Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
-        router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, Duration::ZERO, &mut context).unwrap();
+        router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, &mut context).unwrap();
         let raw = raw[left_out - 1].clone();
         let again = AgentEvent::Propose { conn, txn: proposed.txn, raw, permit: None };
-        assert!(router.handle(again, Duration::ZERO, &mut context).unwrap().is_none());
+        assert!(router.handle(again, &mut context).unwrap().is_none());
         let said = wire.0.lock().unwrap();
         match said.last().unwrap() {
             Some(ToPostgres::Verdict(verdict)) if !is_left_out => {
@@ -320,13 +328,14 @@ fn a_backend_that_can_read_times_gets_them() {
         let (wire, conn) = (Arc::new(Wire::default()), ConnId(n));
         for sequence in [2 * n, 2 * n + 1] {
             macro_rules! context {
-                () => {
+                ($now:expr) => {
                     Context {
                         certifier: &certifier,
                         committed_indexes: &mut committed_indexes,
                         log: &NoLog,
                         members: &members,
                         tick: 0,
+                        now: $now,
                     }
                 };
             }
@@ -334,12 +343,12 @@ fn a_backend_that_can_read_times_gets_them() {
             let applied = if takes_times { LogIndex(TAKES_TIMES) } else { zero };
             let hello = Hello { version: VERSION, role, pid: 1, incarnation: 1, applied, durable: zero };
             let opened = AgentEvent::Opened { conn, hello, outbox: wire.clone() };
-            router.handle(opened, Duration::ZERO, &mut context!()).unwrap();
+            router.handle(opened, &mut context!(Duration::ZERO)).unwrap();
             // The second one of each wants a key that another node's transaction, which it has not seen, got first.
             let txn = TxnId { node: NodeId(1), incarnation: 1, sequence };
             let raw = Entry::encode(&txn, &if sequence % 2 == 0 { vec![] } else { vec![key] }, b"");
             let propose = AgentEvent::Propose { conn, txn, raw: raw.clone(), permit: None };
-            router.handle(propose, us(1_000), &mut context!()).unwrap();
+            router.handle(propose, &mut context!(us(1_000))).unwrap();
             if sequence % 2 == 1 {
                 let first = TxnId { node: NodeId(2), incarnation: 1, sequence };
                 let first = Entry::decode(Entry::encode(&first, &[key], b"")).unwrap();
@@ -348,8 +357,8 @@ fn a_backend_that_can_read_times_gets_them() {
             }
             at.0 += 1;
             let decision = certifier.certify(at, &Entry::decode(raw).unwrap()).unwrap();
-            let way = Way { held_by: "a".into(), committed: us(81_000), decided: us(81_045) };
-            router.decided(at, txn, decision, way, &context!());
+            let way = Way { held_by: "a".into(), committed: us(81_000) };
+            router.decided(at, txn, decision, way, &context!(us(81_045)));
             let Some(Some(ToPostgres::Verdict(verdict))) = wire.0.lock().unwrap().pop() else { panic!("no verdict") };
             let commits = sequence % 2 == 0;
             assert_eq!(verdict.outcome == VerdictOutcome::Commit, commits, "{verdict:?}");

@@ -150,15 +150,16 @@ pub struct Replica<S: Store, O> {
     out: Output,
 }
 
-/// The context of `$replica`; it borrows all that it needs, but not the router.
+/// The context of `$replica`, now; it borrows all that it needs, but not the router.
 macro_rules! context {
-    ($replica:ident) => {
+    ($replica:ident, $host:ident) => {
         Context {
             certifier: &$replica.certifier,
             committed_indexes: &mut $replica.committed_indexes,
             log: $replica.consensus.log(),
             members: &$replica.members,
             tick: $replica.tick,
+            now: $host.now(),
         }
     };
 }
@@ -293,7 +294,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             host.save_starts(self.consensus.log_mut(), starts)?;
             host.stage(Stage::StartsSaved)?;
         }
-        let raw = self.router.handle(event, host.now(), &mut context!(self))?;
+        let raw = self.router.handle(event, &mut context!(self, host))?;
         match raw {
             Some(raw) => {
                 host.stage(Stage::Received)?;
@@ -333,7 +334,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 
     /// Proposes the next parts of large transactions.  True: there were some.
     fn propose_parts<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<bool, H::Error> {
-        let parts = self.router.parts_to_propose(&context!(self));
+        let parts = self.router.parts_to_propose(&context!(self, host));
         let are_there = !parts.is_empty();
         parts.into_iter().try_for_each(|raw| self.propose(raw, host))?;
         Ok(are_there)
@@ -419,7 +420,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
                 self.message(message, host)?;
                 continue;
             }
-            self.router.let_worker_in(&mut context!(self))?;
+            self.router.let_worker_in(&mut context!(self, host))?;
             // Before the next large transaction begins to arrive.
             if self.checkpoint_waits {
                 self.consider_checkpoint(host)?;
@@ -507,13 +508,13 @@ impl<S: Store, O: Outbox> Replica<S, O> {
                 self.end_row_locks(txn, host);
             }
             let way = match self.router.is_pending(&txn) {
-                true => Way { held_by: self.held_by(entry.index), committed: known, decided: host.now() },
+                true => Way { held_by: self.held_by(entry.index), committed: known },
                 false => Way::default(),
             };
-            self.router.decided(entry.index, txn, decision, way, &context!(self));
+            self.router.decided(entry.index, txn, decision, way, &context!(self, host));
             host.stage(Stage::Told)?;
         }
-        self.router.feed_worker(&context!(self))?;
+        self.router.feed_worker(&context!(self, host))?;
         host.stage(Stage::Fed)
     }
 

@@ -142,6 +142,8 @@ pub struct Context<'a, L> {
     pub log: &'a L,
     pub members: &'a Members,
     pub tick: u64,
+    /// On the host's clock.
+    pub now: Duration,
 }
 
 impl<O: Outbox> Router<O> {
@@ -194,18 +196,15 @@ impl<O: Outbox> Router<O> {
         }
     }
 
-    /// Handles one event, at this time of the host's clock.  What it returns is to be proposed.
+    /// Handles one event.  What it returns is to be proposed.
     pub fn handle<L: Log>(
         &mut self,
         event: AgentEvent<O>,
-        now: Duration,
         context: &mut Context<'_, L>,
     ) -> Result<Option<Bytes>, L::Error> {
         match event {
             AgentEvent::Opened { conn, hello, outbox } => self.open(conn, &hello, outbox, context)?,
-            AgentEvent::Propose { conn, txn, raw, permit } => {
-                return Ok(self.propose(conn, txn, raw, permit, now, context));
-            }
+            AgentEvent::Propose { conn, txn, raw, permit } => return Ok(self.propose(conn, txn, raw, permit, context)),
             AgentEvent::Outcome { conn, txn } => self.answer(conn, txn, context.certifier),
             AgentEvent::Settle { conn, txn } => match context.certifier.outcome(&txn) {
                 Outcome::Unknown => match self.settling.ask(conn, txn, context.tick) {
@@ -399,7 +398,6 @@ impl<O: Outbox> Router<O> {
         txn: TxnId,
         raw: Bytes,
         permit: Permit,
-        taken: Duration,
         context: &mut Context<'_, L>,
     ) -> Option<Bytes> {
         let c = self.conns.get_mut(&conn)?;
@@ -470,6 +468,7 @@ impl<O: Outbox> Router<O> {
         }
         let resend_ticks = RESEND_TICKS + at_once.as_ref().map_or(0, |raw| raw.len() as u64 / BYTES_PER_TICK);
         let resend_at = context.tick + resend_ticks;
+        let taken = context.now;
         let pending = Pending { conn, raw, taken, resend_at, resend_ticks, parts, _permit: permit };
         if let Some(earlier) = self.pending.insert(txn, pending) {
             if let Some(c) = self.conns.get_mut(&earlier.conn) {
@@ -545,7 +544,7 @@ impl<O: Outbox> Router<O> {
             let us = |from: Duration, to: Duration| to.saturating_sub(from).as_micros() as u64;
             let times = WayTimes {
                 replicate_us: us(waiting.taken, way.committed),
-                certify_us: us(way.committed.max(waiting.taken), way.decided),
+                certify_us: us(way.committed.max(waiting.taken), context.now),
             };
             self.tell(waiting.conn, (txn, at), verdict, previous, (way.held_by, Some(times)), context.members);
             if !verdict.is_for_workers() {

@@ -79,9 +79,8 @@ pub enum LockEvent {
 pub struct Way {
     /// The regions whose disks are known to have it.
     pub held_by: String,
-    /// When it was known to be on a majority, and when it was decided, on the clock of [`super::Router::handle`].
+    /// When it was known to be on a majority, on the clock of [`super::Context::now`].
     pub committed: Duration,
-    pub decided: Duration,
 }
 
 /// Something for the node's own log lines.
