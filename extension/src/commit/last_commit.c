@@ -89,7 +89,6 @@ ot_cost_bytes(uint64 bytes)
 	present.bytes = bytes;
 }
 
-
 static uint64
 cost_microseconds(const CommitCost *cost, OtCostMark from, OtCostMark to)
 {
