@@ -20,8 +20,9 @@
  * The other region may show entries that this server does not show yet.  If one
  * of them makes the write set fail, this transaction will find that out here,
  * as a conflict.  So before it believes a failure, it waits until this server
- * shows as much as the other did, and asks again.  If this server does not get
- * there, the failure says nothing, and the transaction has to be repeated.
+ * shows as much as the other did, and asks again, a few times at most.  If this
+ * server does not get there, the failure says nothing, and the transaction has
+ * to be repeated.
  *
  * rehearse_here.c tries the write set in the other region.
  *
@@ -42,7 +43,10 @@
 #include "capture/capture.h"
 #include "shmem/shmem.h"
 
-/* After this many attempts, a failure is believed in any case. */
+/*
+ * After this many attempts, a failure is believed even if the other region has
+ * got ahead again, but not before this server is there, too.
+ */
 #define ATTEMPTS 3
 /* How much longer than the rehearsal itself the node's answer may take. */
 #define NODE_GRACE_MS 3000
@@ -158,10 +162,14 @@ ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn)
 					 errdetail("%s.", answer.untried)));
 		if (!answer.failed)
 			return;
-		if (answer.at.value <= base.value || attempt == ATTEMPTS)
-			rehearse_raise_failure(&answer);
-		if (!ot_position_wait_shown(answer.at, TimestampTzPlusMilliseconds(ot_now(), SHOWN_MS)))
-			rehearse_raise_behind(&answer);
-		ot_eviction_check();
+		if (answer.at.value > base.value)
+		{
+			if (!ot_position_wait_shown(answer.at, TimestampTzPlusMilliseconds(ot_now(), SHOWN_MS)))
+				rehearse_raise_behind(&answer);
+			ot_eviction_check();
+			if (attempt < ATTEMPTS)
+				continue;
+		}
+		rehearse_raise_failure(&answer);
 	}
 }
