@@ -61,7 +61,8 @@ public class Retry {
                 if (answer.startsWith("committed")) return true;
                 if (answer.equals("aborted")) return false;
             } catch (SQLException e) {
-                if ("42501".equals(e.getSQLState())) throw e; // it must be granted
+                String state = e.getSQLState() == null ? "" : e.getSQLState();
+                if (state.startsWith("22") || state.startsWith("42")) throw e; // a wrong question, or it is not granted
                 drop();
             }
             Thread.sleep(100);

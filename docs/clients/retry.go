@@ -51,7 +51,8 @@ func committed(ctx context.Context, id string) (bool, error) {
 			return true, nil
 		case err == nil && answer == "aborted":
 			return false, nil
-		case sqlState(err) == "42501": // it must be granted
+		case strings.HasPrefix(sqlState(err), "22"), strings.HasPrefix(sqlState(err), "42"):
+			// A wrong question, or it is not granted.
 			return false, err
 		}
 		time.Sleep(100 * time.Millisecond)

@@ -43,7 +43,7 @@ async function outcome(id) {
       if (rows[0].outcome.startsWith('committed')) return true;
       if (rows[0].outcome === 'aborted') return false;
     } catch (error) {
-      if (error.code === '42501') throw error; // it must be granted
+      if (/^(22|42)/.test(error.code ?? '')) throw error; // a wrong question, or it is not granted
       drop();
     }
     await sleep(100);

@@ -37,8 +37,10 @@ impl Database {
             match answer.map(|row| row.get::<_, String>(0)) {
                 Ok(answer) if answer.starts_with("committed") => return Ok(true),
                 Ok(answer) if answer == "aborted" => return Ok(false),
-                // It must be granted.
-                Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => return Err(error),
+                // A wrong question, or it is not granted.
+                Err(error) if error.code().is_some_and(|code| matches!(&code.code()[..2], "22" | "42")) => {
+                    return Err(error)
+                }
                 _ => pause(100).await,
             }
         }
