@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * ddl_index.c
- *	  CREATE INDEX CONCURRENTLY as a job in every region, and statements that
- *	  wait for their locks without holding others up.
+ *	  CREATE INDEX CONCURRENTLY as a job in every region.
  *
  * CREATE INDEX CONCURRENTLY is recorded as it is written.  What it does in log
  * order, in the session and in the apply worker alike, takes no time: the
@@ -32,9 +31,8 @@
  * them, in every region, indexes that are not built yet are built at once
  * (ot_index_jobs_finish()).
  *
- * DROP INDEX CONCURRENTLY and DETACH PARTITION CONCURRENTLY have nothing to
- * build.  They are recorded, and run, without CONCURRENTLY; what is left of it
- * is that they wait for their locks politely, as the entry of a new index does.
+ * ddl_concurrently.c has what comes before the entry of a new index: it waits for
+ * its locks politely.
  *
  * Runs in backends, in the apply worker and in the job worker.
  *
@@ -54,7 +52,6 @@
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaddress.h"
-#include "catalog/partition.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
@@ -68,10 +65,8 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/parse_utilcmd.h"
-#include "partitioning/partdesc.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
-#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
@@ -79,24 +74,15 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "capture/capture.h"
 #include "shmem/shmem.h"
 
-/*
- * An attempt to lock a table holds up those who come after it, so it is given up
- * after this time, and the next one is made later.
- */
-#define ATTEMPT_MS 100
-#define PAUSE_MS 500
 /* How often a job looks whether those whom it waits for are there. */
 #define WAIT_MS 50
 
@@ -109,218 +95,6 @@
 
 /* The level whose libraries know what becomes of a unique index that is a job. */
 #define UNIQUE_LEVEL 1
-
-/* ---- waiting for locks politely ---- */
-
-static void
-ddl_index_pause(int ms)
-{
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-}
-
-static PartitionCmd *
-ddl_index_detach_of(Node *stmt)
-{
-	ListCell   *lc;
-
-	if (!IsA(stmt, AlterTableStmt))
-		return NULL;
-	foreach(lc, ((AlterTableStmt *) stmt)->cmds)
-	{
-		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
-
-		if (command->subtype == AT_DetachPartition && ((PartitionCmd *) command->def)->concurrent)
-			return (PartitionCmd *) command->def;
-	}
-	return NULL;
-}
-
-static bool
-ddl_index_is_drop(Node *stmt)
-{
-	return IsA(stmt, DropStmt) && ((DropStmt *) stmt)->removeType == OBJECT_INDEX &&
-		((DropStmt *) stmt)->concurrent;
-}
-
-/* Is it a CREATE INDEX CONCURRENTLY? */
-bool
-ot_index_is_job(Node *stmt)
-{
-	return IsA(stmt, IndexStmt) && ((IndexStmt *) stmt)->concurrent;
-}
-
-/*
- * The same statement without CONCURRENTLY, if it is one that runs without it in
- * every region; else the statement itself.
- */
-Node *
-ot_index_without_concurrently(Node *stmt)
-{
-	if (ddl_index_is_drop(stmt))
-	{
-		stmt = copyObject(stmt);
-		((DropStmt *) stmt)->concurrent = false;
-	}
-	else if (ddl_index_detach_of(stmt))
-	{
-		stmt = copyObject(stmt);
-		ddl_index_detach_of(stmt)->concurrent = false;
-	}
-	return stmt;
-}
-
-/* What PostgreSQL refuses for DROP INDEX CONCURRENTLY, it refuses here too. */
-static void
-ddl_index_check_drop(DropStmt *stmt, Oid index)
-{
-	if (list_length(stmt->objects) != 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("DROP INDEX CONCURRENTLY does not support dropping multiple objects")));
-	if (stmt->behavior == DROP_CASCADE)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("DROP INDEX CONCURRENTLY does not support CASCADE")));
-	if (OidIsValid(index) && get_rel_relkind(index) == RELKIND_PARTITIONED_INDEX &&
-		get_rel_persistence(index) != RELPERSISTENCE_TEMP)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot drop partitioned index \"%s\" concurrently", get_rel_name(index))));
-}
-
-/* Likewise for DETACH PARTITION CONCURRENTLY. */
-static void
-ddl_index_check_detach(Oid parent)
-{
-	Relation	rel;
-	Oid			by_default;
-
-	if (!OidIsValid(parent) || get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE)
-		return;
-	rel = table_open(parent, AccessShareLock);
-	by_default = get_default_oid_from_partdesc(RelationGetPartitionDesc(rel, true));
-	table_close(rel, AccessShareLock);
-	if (OidIsValid(by_default))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("cannot detach partitions concurrently when a default partition exists")));
-}
-
-/* Finds the relation that the statement locks, and in which mode. */
-static Oid
-ddl_index_table_of(Node *stmt, LOCKMODE *mode)
-{
-	Oid			relid;
-
-	*mode = AccessExclusiveLock;
-	if (ot_index_is_job(stmt))
-	{
-		*mode = ShareLock;
-		return RangeVarGetRelid(((IndexStmt *) stmt)->relation, NoLock, true);
-	}
-	if (ddl_index_is_drop(stmt))
-	{
-		DropStmt   *drop = (DropStmt *) stmt;
-
-		relid = RangeVarGetRelid(makeRangeVarFromNameList(linitial(drop->objects)), NoLock, true);
-		ddl_index_check_drop(drop, relid);
-		return OidIsValid(relid) && (get_rel_relkind(relid) == RELKIND_INDEX) ?
-			IndexGetRelation(relid, true) : InvalidOid;
-	}
-	relid = RangeVarGetRelid(((AlterTableStmt *) stmt)->relation, NoLock, true);
-	ddl_index_check_detach(relid);
-	return relid;
-}
-
-/*
- * One attempt to get the lock that stands for the schema key, and then the
- * table's.  What was acquired is given back if it fails.
- */
-static bool
-ddl_index_try_lock(Oid relid, LOCKMODE mode)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	int			own_timeout = LockTimeout;
-	volatile bool got = true;
-
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		LockTimeout = own_timeout > 0 ? Min(own_timeout, ATTEMPT_MS) : ATTEMPT_MS;
-		ot_ddl_lock_schema();
-		LockRelationOid(relid, mode);
-		LockTimeout = own_timeout;
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		LockTimeout = own_timeout;
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		/* before any other error leaves: at the top level nobody else would end it */
-		RollbackAndReleaseCurrentSubTransaction();
-		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
-			error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
-		{
-			MemoryContextSwitchTo(context);
-			CurrentResourceOwner = owner;
-			ReThrowError(error);
-		}
-		FreeErrorData(error);
-		got = false;
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	return got;
-}
-
-/*
- * Called before a statement with CONCURRENTLY is recorded: waits until the locks
- * that it needs can be had at once, or nearly so.  Those of a table of another
- * owner are not asked for: the statement will fail.
- */
-void
-ot_index_wait_politely(Node *stmt, ProcessUtilityContext context)
-{
-	TimestampTz since = ot_now();
-	LOCKMODE	mode;
-	Oid			relid;
-
-	if (ot_index_is_job(stmt))
-		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "CREATE INDEX CONCURRENTLY");
-	else if (ddl_index_is_drop(stmt))
-		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "DROP INDEX CONCURRENTLY");
-	else if (ddl_index_detach_of(stmt))
-		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL,
-								  "ALTER TABLE ... DETACH CONCURRENTLY");
-	else
-		return;
-	relid = ddl_index_table_of(stmt, &mode);
-	if (!OidIsValid(relid) || !OT_OWNS_RELATION(relid) ||
-		get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
-		return;
-	while (!ddl_index_try_lock(relid, mode))
-	{
-		if (LockTimeout > 0 && TimestampDifferenceExceeds(since, ot_now(), LockTimeout))
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("canceling statement due to lock timeout")));
-		ddl_index_pause(PAUSE_MS);
-		/* by now the name may be another table's */
-		relid = ddl_index_table_of(stmt, &mode);
-		if (!OidIsValid(relid) || !OT_OWNS_RELATION(relid))
-			return;
-	}
-}
 
 /* ---- the index's entry in the catalogs ---- */
 
@@ -533,7 +307,7 @@ ddl_index_wait_for_writers(LOCKTAG tag)
 		while (!VirtualXactLock(writers[i], false))
 		{
 			ddl_index_check_no_deadlock(writers[i]);
-			ddl_index_pause(WAIT_MS);
+			ot_index_pause(WAIT_MS);
 		}
 	}
 	pfree(writers);
@@ -579,7 +353,7 @@ ddl_index_wait_for_snapshots(TransactionId xmin)
 			if (!there)
 				break;
 			ddl_index_check_no_deadlock(old[i]);
-			ddl_index_pause(WAIT_MS);
+			ot_index_pause(WAIT_MS);
 		}
 	}
 	pfree(old);
@@ -680,7 +454,7 @@ ot_index_propose_valid(Oid table, Oid index)
 	int			sec_context;
 	char	   *text;
 
-	if (!ddl_index_try_lock(table, ShareLock))
+	if (!ot_index_try_lock(table, ShareLock))
 		return;
 	ot_ddl_take_schema_key();
 	if (!ddl_index_read_state(index, &state) || state.indrelid != table || state.indisvalid ||
@@ -845,7 +619,7 @@ ot_index_await(Oid index)
 			return;
 		ddl_index_raise_failure(index);
 		CommitTransactionCommand();
-		ddl_index_pause(WAIT_MS);
+		ot_index_pause(WAIT_MS);
 	}
 }
 

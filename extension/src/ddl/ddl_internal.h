@@ -17,6 +17,7 @@
 #include "nodes/parsenodes.h"
 #include "nodes/plannodes.h"
 #include "nodes/primnodes.h"
+#include "storage/lockdefs.h"
 #include "tcop/utility.h"
 #include "utils/relcache.h"
 
@@ -66,10 +67,14 @@ extern void ot_ddl_large_object_function(Oid function);
 extern void ot_ddl_large_object_access(ObjectAccessType access, Oid loid, bool by_statement, bool replaying);
 extern void ot_ddl_take_large_object_key(Node *stmt);
 
-/* ddl_index.c; more of it is in ddl.h */
+/* ddl_concurrently.c */
 extern bool ot_index_is_job(Node *stmt);
 extern Node *ot_index_without_concurrently(Node *stmt);
+extern void ot_index_pause(int ms);
+extern bool ot_index_try_lock(Oid relid, LOCKMODE mode);
 extern void ot_index_wait_politely(Node *stmt, ProcessUtilityContext context);
+
+/* ddl_index.c; more of it is in ddl.h */
 extern Oid	ot_index_define(IndexStmt *stmt, const char *query);
 extern void ot_index_await(Oid index);
 extern void ot_index_jobs_finish(Node *stmt);

@@ -30,6 +30,7 @@ const OWN: &[&str] = &[
     "ddl_bounds.c",
     "ddl_check.c",
     "ddl_classify.c",
+    "ddl_concurrently.c",
     "ddl_extension.c",
     "ddl_index.c",
     "ddl_large_object.c",

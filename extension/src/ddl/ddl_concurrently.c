@@ -1,0 +1,258 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl_concurrently.c
+ *	  Statements with CONCURRENTLY wait for their locks without holding others
+ *	  up.
+ *
+ * A statement that is recorded needs the schema key, and a lock of the table that
+ * keeps writers out.  One that waits for this lock would hold up all who come
+ * after it.  So those with CONCURRENTLY try for a moment, give back what they
+ * got, and try again later, until they get it (ot_index_wait_politely()).
+ *
+ * DROP INDEX CONCURRENTLY and DETACH PARTITION CONCURRENTLY are recorded, and run,
+ * without CONCURRENTLY; this is what is left of it.  CREATE INDEX CONCURRENTLY
+ * becomes a job (ddl_index.c), whose entry waits in the same way.
+ *
+ * Runs in backends; ot_index_pause() and ot_index_try_lock() in the job worker,
+ * too.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ddl/ddl_internal.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "miscadmin.h"
+#include "partitioning/partdesc.h"
+#include "pgstat.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/proc.h"
+#include "utils/acl.h"
+#include "utils/lsyscache.h"
+#include "utils/resowner.h"
+#include "utils/timestamp.h"
+
+/*
+ * An attempt to lock a table holds up those who come after it, so it is given up
+ * after this time, and the next one is made later.
+ */
+#define ATTEMPT_MS 100
+#define PAUSE_MS 500
+
+/* Waits this long, or shorter; serves interrupts. */
+void
+ot_index_pause(int ms)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 ms, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+static PartitionCmd *
+ddl_concurrently_detach_of(Node *stmt)
+{
+	ListCell   *lc;
+
+	if (!IsA(stmt, AlterTableStmt))
+		return NULL;
+	foreach(lc, ((AlterTableStmt *) stmt)->cmds)
+	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+
+		if (command->subtype == AT_DetachPartition && ((PartitionCmd *) command->def)->concurrent)
+			return (PartitionCmd *) command->def;
+	}
+	return NULL;
+}
+
+static bool
+ddl_concurrently_is_drop(Node *stmt)
+{
+	return IsA(stmt, DropStmt) && ((DropStmt *) stmt)->removeType == OBJECT_INDEX &&
+		((DropStmt *) stmt)->concurrent;
+}
+
+/* Is it a CREATE INDEX CONCURRENTLY? */
+bool
+ot_index_is_job(Node *stmt)
+{
+	return IsA(stmt, IndexStmt) && ((IndexStmt *) stmt)->concurrent;
+}
+
+/*
+ * The same statement without CONCURRENTLY, if it is one that runs without it in
+ * every region; else the statement itself.
+ */
+Node *
+ot_index_without_concurrently(Node *stmt)
+{
+	if (ddl_concurrently_is_drop(stmt))
+	{
+		stmt = copyObject(stmt);
+		((DropStmt *) stmt)->concurrent = false;
+	}
+	else if (ddl_concurrently_detach_of(stmt))
+	{
+		stmt = copyObject(stmt);
+		ddl_concurrently_detach_of(stmt)->concurrent = false;
+	}
+	return stmt;
+}
+
+/* What PostgreSQL refuses for DROP INDEX CONCURRENTLY, it refuses here too. */
+static void
+ddl_concurrently_check_drop(DropStmt *stmt, Oid index)
+{
+	if (list_length(stmt->objects) != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("DROP INDEX CONCURRENTLY does not support dropping multiple objects")));
+	if (stmt->behavior == DROP_CASCADE)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("DROP INDEX CONCURRENTLY does not support CASCADE")));
+	if (OidIsValid(index) && get_rel_relkind(index) == RELKIND_PARTITIONED_INDEX &&
+		get_rel_persistence(index) != RELPERSISTENCE_TEMP)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot drop partitioned index \"%s\" concurrently", get_rel_name(index))));
+}
+
+/* Likewise for DETACH PARTITION CONCURRENTLY. */
+static void
+ddl_concurrently_check_detach(Oid parent)
+{
+	Relation	rel;
+	Oid			by_default;
+
+	if (!OidIsValid(parent) || get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE)
+		return;
+	rel = table_open(parent, AccessShareLock);
+	by_default = get_default_oid_from_partdesc(RelationGetPartitionDesc(rel, true));
+	table_close(rel, AccessShareLock);
+	if (OidIsValid(by_default))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot detach partitions concurrently when a default partition exists")));
+}
+
+/* Finds the relation that the statement locks, and in which mode. */
+static Oid
+ddl_concurrently_table_of(Node *stmt, LOCKMODE *mode)
+{
+	Oid			relid;
+
+	*mode = AccessExclusiveLock;
+	if (ot_index_is_job(stmt))
+	{
+		*mode = ShareLock;
+		return RangeVarGetRelid(((IndexStmt *) stmt)->relation, NoLock, true);
+	}
+	if (ddl_concurrently_is_drop(stmt))
+	{
+		DropStmt   *drop = (DropStmt *) stmt;
+
+		relid = RangeVarGetRelid(makeRangeVarFromNameList(linitial(drop->objects)), NoLock, true);
+		ddl_concurrently_check_drop(drop, relid);
+		return OidIsValid(relid) && (get_rel_relkind(relid) == RELKIND_INDEX) ?
+			IndexGetRelation(relid, true) : InvalidOid;
+	}
+	relid = RangeVarGetRelid(((AlterTableStmt *) stmt)->relation, NoLock, true);
+	ddl_concurrently_check_detach(relid);
+	return relid;
+}
+
+/*
+ * One attempt to get the lock that stands for the schema key, and then the
+ * table's.  What was acquired is given back if it fails.
+ */
+bool
+ot_index_try_lock(Oid relid, LOCKMODE mode)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	int			own_timeout = LockTimeout;
+	volatile bool got = true;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		LockTimeout = own_timeout > 0 ? Min(own_timeout, ATTEMPT_MS) : ATTEMPT_MS;
+		ot_ddl_lock_schema();
+		LockRelationOid(relid, mode);
+		LockTimeout = own_timeout;
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		LockTimeout = own_timeout;
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		/* before any other error leaves: at the top level nobody else would end it */
+		RollbackAndReleaseCurrentSubTransaction();
+		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+			error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+		{
+			MemoryContextSwitchTo(context);
+			CurrentResourceOwner = owner;
+			ReThrowError(error);
+		}
+		FreeErrorData(error);
+		got = false;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return got;
+}
+
+/*
+ * Called before a statement with CONCURRENTLY is recorded: waits until the locks
+ * that it needs can be had at once, or nearly so.  Those of a table of another
+ * owner are not asked for: the statement will fail.
+ */
+void
+ot_index_wait_politely(Node *stmt, ProcessUtilityContext context)
+{
+	TimestampTz since = ot_now();
+	LOCKMODE	mode;
+	Oid			relid;
+
+	if (ot_index_is_job(stmt))
+		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "CREATE INDEX CONCURRENTLY");
+	else if (ddl_concurrently_is_drop(stmt))
+		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "DROP INDEX CONCURRENTLY");
+	else if (ddl_concurrently_detach_of(stmt))
+		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL,
+								  "ALTER TABLE ... DETACH CONCURRENTLY");
+	else
+		return;
+	relid = ddl_concurrently_table_of(stmt, &mode);
+	if (!OidIsValid(relid) || !OT_OWNS_RELATION(relid) ||
+		get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
+		return;
+	while (!ot_index_try_lock(relid, mode))
+	{
+		if (LockTimeout > 0 && TimestampDifferenceExceeds(since, ot_now(), LockTimeout))
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("canceling statement due to lock timeout")));
+		ot_index_pause(PAUSE_MS);
+		/* by now the name may be another table's */
+		relid = ddl_concurrently_table_of(stmt, &mode);
+		if (!OidIsValid(relid) || !OT_OWNS_RELATION(relid))
+			return;
+	}
+}
