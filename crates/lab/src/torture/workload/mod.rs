@@ -12,6 +12,7 @@
 //! | counters | a counter equals its increments; acknowledged increments are there, aborted ones are not |
 //! | ddl | all regions agree at the end, after changes of columns and indexes, TRUNCATE and bulk changes |
 
+mod bank;
 mod counters;
 mod ddl;
 mod family;

@@ -10,18 +10,13 @@ use std::sync::{Mutex, MutexGuard};
 
 use anyhow::Result;
 
+use super::bank::Bank;
 use super::{Client, Ledger, Random, Session, Step, Workload};
 use crate::torture::session::{Done, End, Expected, Hangs};
 
-const ACCOUNTS: u64 = 120;
-const EACH: i64 = 1_000;
+const BANK: Bank = Bank { accounts: "purse", transfers: "handed", count: 120 };
 /// Clients begin nothing new while more than this wait to be ended.
 const WAITING: usize = 12;
-/// One statement, and thus one snapshot: the total, and how many accounts disagree with their transfers.
-const LOOK: &str = "select (select sum(balance) from purse) || ' ' || (select count(*) from purse p left join
-            (select id, sum(amount) as moved from (select payee as id, amount from handed
-                 union all select payer, -amount from handed) one group by id) m using (id)
-         where p.balance <> 1000 + coalesce(m.moved, 0))";
 /// There is no such prepared transaction.
 const NONE: &str = "42704";
 
@@ -58,21 +53,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-fn right() -> String {
-    format!("{} 0", ACCOUNTS as i64 * EACH)
-}
-
 impl Workload for Prepared {
     const NAME: &'static str = "prepared";
     /// check_violation: the payer has too little money.
     const PROVOKES: &'static [&'static str] = &["23514"];
 
     fn tables(&self) -> String {
-        format!(
-            "create table purse (id int primary key, balance bigint not null check (balance >= 0));
-             create table handed (tag text primary key, payer int, payee int, amount int);
-             insert into purse select g, {EACH} from generate_series(1, {ACCOUNTS}) g"
-        )
+        BANK.tables()
     }
 
     fn ledger(&self) -> &Ledger {
@@ -96,16 +83,11 @@ impl Workload for Prepared {
             }
         }
         if random.chance(15) {
-            return self.look(session, client, expected).await;
+            return BANK.step_look(session, client, expected).await;
         }
-        let payer = 1 + random.draw(ACCOUNTS);
-        let payee = 1 + (payer + random.draw(ACCOUNTS - 1)) % ACCOUNTS;
-        let (amount, tag) = (1 + random.draw(20), client.tag());
-        let statements = [
-            format!("update purse set balance = balance - {amount} where id = {payer}"),
-            format!("update purse set balance = balance + {amount} where id = {payee}"),
-            format!("insert into handed values ('{tag}', {payer}, {payee}, {amount})"),
-        ];
+        let drawn = BANK.draw(client, random);
+        let statements = [BANK.pays(&drawn), BANK.gets(&drawn), BANK.notes(&drawn)];
+        let tag = drawn.tag;
         if random.chance(40) {
             return session.transaction(&statements, expected).await.map(Step::Wrote);
         }
@@ -164,12 +146,7 @@ impl Workload for Prepared {
     }
 
     async fn verify(&self, _region: usize, name: &str, session: &mut Session) -> Result<Vec<String>> {
-        let mut wrong = self.ledger.compare(Self::NAME, name, &super::tags(session, "handed").await?);
-        let shown = session.text(LOOK).await?;
-        if shown != right() {
-            wrong.push(format!("{}: {name}: total and wrong accounts: {shown}", Self::NAME));
-        }
-        Ok(wrong)
+        BANK.verify(Self::NAME, &self.ledger, name, session).await
     }
 }
 
@@ -220,13 +197,5 @@ impl Prepared {
             }
         }
         Ok(done)
-    }
-
-    async fn look(&self, session: &mut Session, client: Client, expected: Expected) -> Result<Step, Hangs> {
-        let done = session.transaction(&[LOOK.to_string()], expected).await?;
-        let seen = done.answers.first().cloned().flatten().unwrap_or_else(right);
-        let wrong =
-            (seen != right()).then(|| format!("region {}: a snapshot shows {seen}, not {}", client.region, right()));
-        Ok(Step::Read(done, wrong.into_iter().collect()))
     }
 }
