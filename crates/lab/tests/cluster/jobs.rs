@@ -309,13 +309,11 @@ async fn partitions(lab: &Lab) {
     lab.everywhere().await;
 }
 
-async fn killed_while_it_is_built(lab: &Lab) {
-    let a = lab.session(0).await;
-    let c = lab.session(2).await;
-    let building =
-        tokio::spawn(
-            async move { a.run("create index concurrently item_killed on item (slow(price), slow(id))").await },
-        );
+/// Carries out a statement in the first region that builds an index `item_killed` on `item`, and kills the third region's
+/// server in the midst of building it.  Returns when that serves again and the statement has succeeded.
+pub async fn killed_while_building(lab: &Lab, statement: &'static str) {
+    let [a, _, c] = lab.sessions().await;
+    let building = tokio::spawn(async move { a.run(statement).await });
     until("region c is building", SOON, || async {
         Ok(number(
             &c,
@@ -329,6 +327,10 @@ async fn killed_while_it_is_built(lab: &Lab) {
     lab.node(2).kill9_postgres().unwrap();
     building.await.unwrap().unwrap_or_else(|e| panic!("{e:?}"));
     lab.node(2).wait_serving(SOON * 2).await.unwrap();
+}
+
+async fn killed_while_it_is_built(lab: &Lab) {
+    killed_while_building(lab, "create index concurrently item_killed on item (slow(price), slow(id))").await;
     built(lab, "public.item_killed").await;
     lab.session(1).await.must("drop index item_killed").await;
     lab.everywhere().await;

@@ -1,10 +1,9 @@
 //! CREATE UNIQUE INDEX CONCURRENTLY: each region builds the index in its own time, and it is valid in all regions at
 //! one point of the log, or in none.  Regions that do not enforce it yet write values that are there already.
 
-use crate::jobs::{again, hold_worker, valid};
+use crate::jobs::{again, hold_worker, killed_while_building, valid};
 use crate::lab::{number, start, subjects, text, until, Lab, Session, SOON};
 
-const BUILT: &str = "select count(*) from onetrip.jobs where state = 'built' and index = ";
 const STATES: &str =
     "select coalesce(string_agg(distinct state, ' ' order by state), '') from onetrip.jobs where index = ";
 
@@ -53,6 +52,12 @@ async fn told(lab: &Lab, index: &str, states: &str) {
         .await
         .unwrap();
     }
+}
+
+/// Waits until the session's region knows that two regions have built the index.
+async fn built_in_two(session: &Session, index: &str) {
+    let query = format!("select count(*) from onetrip.jobs where state = 'built' and index = 'public.{index}'");
+    until("two regions have built it", SOON, || async { Ok(number(session, &query).await? == 2) }).await.unwrap();
 }
 
 /// The code of the error that the statement ends with.
@@ -203,11 +208,7 @@ async fn a_duplicate_from_where_it_is_not_built(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     hold_worker(&c, true).await;
     let building = beside(lab, 0, "create unique index concurrently item_half on item (name)").await;
-    until("two regions have built it", SOON, || async {
-        Ok(number(&a, &format!("{BUILT}'public.item_half'")).await? == 2)
-    })
-    .await
-    .unwrap();
+    built_in_two(&a, "item_half").await;
     assert_eq!(code(&a, "insert into item values (4000, 'item 9', 0)").await, "23505");
     c.must("insert into item values (4000, 'item 9', 0)").await;
     c.must("update item set name = 'item 10' where id = 11; insert into item values (4001, 'fresh', 1)").await;
@@ -260,11 +261,7 @@ async fn a_value_that_is_too_long(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     hold_worker(&c, true).await;
     let building = beside(lab, 0, "create unique index concurrently item_long on item (name)").await;
-    until("two regions have built it", SOON, || async {
-        Ok(number(&b, &format!("{BUILT}'public.item_long'")).await? == 2)
-    })
-    .await
-    .unwrap();
+    built_in_two(&b, "item_long").await;
     c.must("insert into item select 4500, string_agg(md5(g::text), ''), 0 from generate_series(1, 500) g").await;
     lab.shows("select count(*) from item where id = 4500", "1").await;
     hold_worker(&c, false).await;
@@ -361,11 +358,7 @@ async fn waits_for_those_who_build(lab: &Lab) {
     let [a, _, c] = lab.sessions().await;
     hold_worker(&c, true).await;
     let building = beside(lab, 1, "create unique index concurrently item_waits on item (name)").await;
-    until("two regions have built it", SOON, || async {
-        Ok(number(&a, &format!("{BUILT}'public.item_waits'")).await? == 2)
-    })
-    .await
-    .unwrap();
+    built_in_two(&a, "item_waits").await;
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     valid_nowhere(lab, "item_waits").await;
     assert!(!building.is_finished());
@@ -380,11 +373,7 @@ async fn renamed_and_dropped(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     hold_worker(&c, true).await;
     let building = beside(lab, 0, "create unique index concurrently item_first on item (name)").await;
-    until("two regions have built it", SOON, || async {
-        Ok(number(&b, &format!("{BUILT}'public.item_first'")).await? == 2)
-    })
-    .await
-    .unwrap();
+    built_in_two(&b, "item_first").await;
     b.must("alter index item_first rename to item_second; create schema moved; alter table item set schema moved")
         .await;
     hold_worker(&c, false).await;
@@ -395,11 +384,7 @@ async fn renamed_and_dropped(lab: &Lab) {
 
     hold_worker(&a, true).await;
     let building = beside(lab, 1, "create unique index concurrently item_gone on item (name)").await;
-    until("two regions have built it", SOON, || async {
-        Ok(number(&b, &format!("{BUILT}'public.item_gone'")).await? == 2)
-    })
-    .await
-    .unwrap();
+    built_in_two(&b, "item_gone").await;
     c.must("drop index item_gone").await;
     assert!(building.await.unwrap().is_err(), "the session that builds it gives way");
     hold_worker(&a, false).await;
@@ -420,11 +405,7 @@ async fn what_needs_a_valid_index(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     hold_worker(&c, true).await;
     let building = beside(lab, 0, "create unique index concurrently item_clustered on item (name)").await;
-    until("two regions have built it", SOON, || async {
-        Ok(number(&b, &format!("{BUILT}'public.item_clustered'")).await? == 2)
-    })
-    .await
-    .unwrap();
+    built_in_two(&b, "item_clustered").await;
     for session in [&a, &c] {
         for statement in [
             "reindex index item_clustered",
@@ -451,21 +432,7 @@ async fn what_needs_a_valid_index(lab: &Lab) {
 }
 
 async fn killed_while_it_is_built(lab: &Lab) {
-    let c = lab.session(2).await;
-    let building = beside(lab, 0, "create unique index concurrently item_killed on item (slow(price), slow(id))").await;
-    until("region c is building", SOON, || async {
-        Ok(number(
-            &c,
-            "select count(*) from pg_stat_progress_create_index where index_relid = to_regclass('item_killed')",
-        )
-        .await?
-            == 1)
-    })
-    .await
-    .unwrap();
-    lab.node(2).kill9_postgres().unwrap();
-    building.await.unwrap().unwrap_or_else(|e| panic!("{e:?}"));
-    lab.node(2).wait_serving(SOON * 2).await.unwrap();
+    killed_while_building(lab, "create unique index concurrently item_killed on item (slow(price), slow(id))").await;
     all_valid(lab, "item_killed").await;
     lab.session(1).await.must("drop index item_killed").await;
     lab.everywhere().await;
@@ -476,11 +443,7 @@ async fn killed_before_it_is_valid(lab: &Lab) {
     let c = lab.session(2).await;
     hold_worker(&c, true).await;
     let building = beside(lab, 2, "create unique index concurrently item_dies on item (name)").await;
-    until("two regions have built it", SOON, || async {
-        Ok(number(&c, &format!("{BUILT}'public.item_dies'")).await? == 2)
-    })
-    .await
-    .unwrap();
+    built_in_two(&c, "item_dies").await;
     lab.node(0).kill9_postgres().unwrap();
     lab.node(1).kill9().unwrap();
     hold_worker(&c, false).await;
