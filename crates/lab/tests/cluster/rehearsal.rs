@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::everywhere::stop_worker;
-use crate::lab::{builder, number, start, start_prepared, text, told_db, until, Lab, Session, SOON};
+use crate::lab::{builder, number, start, start_prepared, text, told, told_db, until, Lab, Session, SOON};
 
 /// A COMMIT that waited for a region would take as long as `onetrip.rehearse_timeout`, which the test sets to far more
 /// than this.
@@ -34,6 +34,13 @@ async fn what_fails_in_another_region_fails_at_commit() {
              end if;
              return v;
          end $$;
+         create function waits_elsewhere(v text) returns text immutable language plpgsql as $$
+         begin
+             if current_setting('onetrip.region') <> 'a' then
+                 perform onetrip.wait_for(onetrip.position() + 1);
+             end if;
+             return v;
+         end $$;
          insert into t values (1, 'x')",
     )
     .await;
@@ -56,6 +63,7 @@ async fn what_fails_in_another_region_fails_at_commit() {
             "nothing is here",
         ),
         ("create index on t (busy_elsewhere(v))", "55P03", "it says that it is busy"),
+        ("create index on t (waits_elsewhere(v))", "55000", "cannot wait while an entry is applied"),
         ("grant select on t to only_a", "42704", "role \"only_a\" does not exist"),
         ("alter table t owner to only_a", "42704", "role \"only_a\" does not exist"),
         ("create table u (id int primary key) tablespace only_a", "42704", "tablespace \"only_a\" does not exist"),
@@ -94,6 +102,101 @@ async fn what_fails_in_another_region_fails_at_commit() {
     assert!(code == Some(1) && output.contains("\ntablespace only_a\n"), "{output}");
     local.must("drop tablespace only_a").await;
     lab.check_equal(1).await;
+}
+
+/// Goal: the apply worker waits for nothing that comes after the entry that it applies, whatever a function of an index
+/// calls there.
+///
+/// Method: each function of onetrip that any role may execute is called in an index, in the other regions only: while
+/// they rehearse the statement and, if that succeeds, while they apply it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_function_holds_up_another_region() {
+    /// Values for arguments of each type, such that a function that waits for something waits for long.
+    const ARGUMENTS: [(&str, &str); 9] = [
+        ("bigint", "1000000000"),
+        ("boolean", "true"),
+        ("interval", "interval '1 hour'"),
+        ("oid", "'s'::regclass::oid"),
+        ("record", "row(1)"),
+        ("regclass", "'s'::regclass"),
+        ("text", "'increment'"),
+        ("text[]", "array['increment']"),
+        ("\"char\"", "'a'"),
+    ];
+    /// More than a rehearsal may take, and less than a client would wait.
+    const ENDS: Duration = Duration::from_secs(15);
+    let lab = start("rehearsal_calls", "functions of onetrip in an index, called in the other regions only").await;
+    let a = lab.session(0).await;
+    a.must("create role ordinary; grant create on schema public to ordinary; create publication increment").await;
+    let open = lab.session(0).await;
+    open.must("begin").await;
+    let id = text(&open, "select onetrip.current_transaction_id()").await.unwrap();
+    let functions = a
+        .query(
+            "select p.oid::regprocedure::text, p.proname::text, p.provariadic <> 0,
+                    array(select format_type(a, null) from unnest(p.proargtypes) with ordinality u(a, n) order by n)
+             from pg_proc p
+             where p.pronamespace = 'onetrip'::regnamespace and has_function_privilege('ordinary', p.oid, 'execute')
+                 and not 'internal'::regtype = any (p.proargtypes)
+                 and not p.prorettype = any ('{trigger,event_trigger}'::regtype[])
+             order by 1",
+            &[],
+        )
+        .await
+        .unwrap();
+    a.must("set role ordinary; create table t (v text primary key); create sequence s; insert into t values ('x')")
+        .await;
+    let mut waits = None;
+    for (n, function) in functions.iter().enumerate() {
+        let (name, short, variadic): (String, String, bool) = (function.get(0), function.get(1), function.get(2));
+        let types: Vec<String> = function.get(3);
+        let argument = |kind: &String| {
+            let known = ARGUMENTS.iter().find(|(known, _)| known == kind);
+            known.unwrap_or_else(|| panic!("{name}: no value of type {kind}")).1.to_string()
+        };
+        let mut arguments: Vec<String> = match &*short {
+            // Of a transaction of region a that has not been proposed.
+            "outcome" => vec![format!("'{id}'")],
+            _ => types.iter().map(argument).collect(),
+        };
+        if let Some(last) = arguments.last_mut().filter(|_| variadic) {
+            last.insert_str(0, "variadic ");
+        }
+        let called = format!("onetrip.{short}({})", arguments.join(", "));
+        a.must(&format!(
+            "create function calls_{n}(v text) returns text immutable language plpgsql as $$
+             begin
+                 if current_setting('onetrip.region') <> 'a' then perform from {called}; end if;
+                 return v;
+             end $$"
+        ))
+        .await;
+        let (begun, index) = (Instant::now(), format!("create index called on t (calls_{n}(v))"));
+        let ended = tokio::time::timeout(ENDS, a.run(&index)).await;
+        let ended = ended.unwrap_or_else(|_| panic!("{called}: the statement has not ended after {ENDS:?}"));
+        let became = ended.as_ref().map_or_else(told, |()| "succeeds".into());
+        println!("rehearsal_calls: {called}: {became} ({:.2} s)", begun.elapsed().as_secs_f64());
+        // The others apply it, or whatever comes next.
+        a.must(if ended.is_ok() {
+            "drop index called"
+        } else {
+            "insert into t values ('y'); delete from t where v = 'y'"
+        })
+        .await;
+        for region in [1, 2] {
+            let (session, shown) = (lab.session(region).await, text(&a, "select onetrip.position()").await.unwrap());
+            until(&format!("{called}: region {region} applies what follows"), ENDS, || async {
+                Ok(text(&session, &format!("select onetrip.position() >= {shown}")).await? == "t")
+            })
+            .await
+            .unwrap();
+        }
+        if short == "wait_for" {
+            waits = ended.err().and_then(|e| e.code().cloned());
+        }
+    }
+    assert!(functions.len() > 20, "{} functions", functions.len());
+    assert_eq!(waits.as_ref().map(|code| code.code()), Some("55000"), "wait_for() elsewhere");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
