@@ -135,7 +135,7 @@ test-cluster: setup-tests
 test-quickstart:
 	@scripts/test-quickstart.sh
 
-# Each fault at each point of a COMMIT, with a node and an extension built for that (docs/testing.md).
+# Each fault at each point of a COMMIT, with an extension built for that (docs/testing.md).
 test-outcomes: setup
 	@scripts/test-outcomes.sh $(BUILD_DIR)
 
@@ -242,11 +242,10 @@ lint-c: setup-lint
 lint-versions: setup-lint
 	@scripts/compile-versions.sh --strict $(BUILD_DIR)/headers
 
-# Once with the features of the command, once with those of the workspace, and once with those of the tests with stop points.
+# Once with the features of the command, and once with all features.
 lint-clippy: setup-lint
 	cargo clippy --locked -p onetrip-cli --all-targets -- -D warnings
-	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo clippy --locked -p onetrip-lab --features stop-points,libfuzzer --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
 
 bench: setup-bench
 	cargo bench --locked -p onetrip-lab --bench against_postgresql -- $(ARGS)

@@ -64,8 +64,8 @@ pub mod traces;
 mod transport;
 mod write_set;
 
-/// Whether this build can do what only tests ask for (the features `lab` and `stop-points`).
-pub const IS_FOR_TESTS: bool = cfg!(any(feature = "lab", feature = "stop-points"));
+/// Whether this build can do what only tests ask for (the feature `lab`).
+pub const IS_FOR_TESTS: bool = cfg!(feature = "lab");
 
 /// The version of the extension's objects that this release brings (`onetrip.control`).
 pub const EXTENSION_VERSION: &str = "0.2";

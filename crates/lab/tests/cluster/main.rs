@@ -42,7 +42,6 @@ mod metrics;
 mod no_majority;
 mod nothing_deadlocks;
 mod notify;
-#[cfg(feature = "stop-points")]
 mod outcomes;
 mod partition;
 mod parts;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use onetrip_lab::Cluster;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_postgres::NoTls;
 
@@ -125,8 +126,9 @@ impl Drop for Stop {
     }
 }
 
-/// Makes the folders for stop points.  Everybody can write to them, since the servers may run as another user.
-pub fn make_folders(lab: &Lab) {
+/// Makes the folders for stop points, without which a node looks for none.  Everybody can write to them, since the servers
+/// may run as another user.
+pub fn make_folders(lab: &Cluster) {
     use std::os::unix::fs::PermissionsExt;
     for node in lab.nodes() {
         for folder in [node.folder().join("stop"), node.postgres_data().join("onetrip.stop")] {

@@ -1,7 +1,7 @@
 //! Each fault at each point of a COMMIT: what the client is told agrees with what is in the database of each region,
 //! and `onetrip.outcome` gives the same final answer everywhere, even after every process was restarted.
 //!
-//! Needs builds with stop points: `make test-outcomes`.  A cell is a fault at a point.  `faults` says what happens and
+//! Needs an extension with stop points: `make test-outcomes`.  A cell is a fault at a point.  `faults` says what happens and
 //! what the client may be told, `special` contains the cells that need more than one fault, and `ledger` is the oracle.
 
 mod cell;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::sys::signal::{kill, Signal};
 use onetrip_lab::postmaster;
 
-use crate::lab::{start, Lab};
+use crate::lab::{start_with, Lab};
 use crate::no_majority::transaction_id;
 use cell::{Held, How, Point};
 use faults::{Fault, SESSION_FAULTS};
@@ -28,10 +28,10 @@ pub struct Matrix {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make test-outcomes builds an extension with stop points"]
 async fn what_the_client_was_told_agrees_with_every_region_for_each_fault_at_each_point() {
-    let lab =
-        start("outcomes", "each fault at each point of a COMMIT; one outcome everywhere, as the client was told").await;
-    cell::make_folders(&lab);
+    let about = "each fault at each point of a COMMIT; one outcome everywhere, as the client was told";
+    let lab = start_with("outcomes", about, cell::make_folders).await;
     lab.session(0)
         .await
         .must(
