@@ -73,6 +73,7 @@ _PG_init(void)
 	ot_commit_times_init();
 	ot_role_counts_init();
 	ot_worker_init();
+	ot_temporary_function_init();
 	ot_capture_init();
 	ot_reads_init();
 	ot_turn_init();

@@ -592,6 +592,7 @@ static bool
 apply_transaction(OtEntry *entry, OtReader *r)
 {
 	TimestampTz started;
+	bool		has_failed = entry->flags == 0 && ot_apply_has_failed();
 
 	SetCurrentStatementStartTimestamp();
 	ot_turn_decided(entry->at, entry->previous);
@@ -605,10 +606,17 @@ apply_transaction(OtEntry *entry, OtReader *r)
 		}
 		apply_take_over_start_time(started);
 	}
+	if (has_failed && !has_turn && !ot_apply_take_turn())
+	{
+		ot_turn_forget(false);
+		return false;
+	}
 	StartTransactionCommand();
 	MemoryContextSwitchTo(entry_context);
 	(void) GetTopTransactionId();
 	PushActiveSnapshot(GetTransactionSnapshot());
+	if (has_failed)
+		ot_functions_drop(true);
 	if (entry->flags == 0)
 	{
 		ot_apply_rows_begin();

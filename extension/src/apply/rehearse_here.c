@@ -26,6 +26,7 @@
 #include "utils/snapmgr.h"
 
 #include "capture/capture.h"
+#include "ddl/ddl.h"
 #include "sequence/sequence.h"
 #include "shmem/shmem.h"
 
@@ -45,6 +46,8 @@ rehearse_carry_out_and_roll_back(OtReader *r)
 	PG_TRY();
 	{
 		PushActiveSnapshot(GetTransactionSnapshot());
+		/* as the worker may have to */
+		ot_functions_drop(false);
 		ot_apply_operations(r);
 	}
 	PG_CATCH();

@@ -158,6 +158,14 @@ extern void ot_large_object_created(Oid loid);
 extern void ot_large_object_unlinked(Oid loid);
 extern void ot_large_object_capture_cuts(void);
 
+/* temporary_function.c */
+extern void ot_temporary_function_init(void);
+extern bool ot_temporary_functions_possible(void);
+extern void ot_temporary_functions_note(bool possible);
+extern bool ot_type_is_temporary(Oid type);
+extern Oid	ot_function_row_temporary_type(HeapTuple tuple);
+extern Oid	ot_function_temporary_type(Oid function);
+
 /* own_locks.c */
 typedef struct OtHeldLock
 {

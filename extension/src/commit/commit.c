@@ -938,6 +938,7 @@ commit_xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
+			ot_functions_commit_begins(true);
 			ot_check_unseen_writes();
 			ot_check_unseen_notifications();
 			if (ot_write_set_is_empty() && own.state != OWN_ID_TOLD)
@@ -949,11 +950,13 @@ commit_xact_callback(XactEvent event, void *arg)
 			commit_at_pre_commit();
 			break;
 		case XACT_EVENT_COMMIT:
+			ot_functions_commit_begins(false);
 			commit_at_commit();
 			commit_end_answer(true);
 			ot_retry_at_end();
 			break;
 		case XACT_EVENT_ABORT:
+			ot_functions_commit_begins(false);
 			commit_at_abort();
 			commit_end_answer(false);
 			ot_retry_at_end();

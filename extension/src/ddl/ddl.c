@@ -71,6 +71,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_largeobject.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/event_trigger.h"
 #include "commands/extension.h"
@@ -103,6 +104,7 @@ typedef struct Recorded
 	List	   *access_methods; /* where in the tree they are, if the statement
 								 * did not name them */
 	Oid			index;			/* that CREATE INDEX CONCURRENTLY has made */
+	List	   *functions;		/* that it has made */
 } Recorded;
 
 /* A TRUNCATE under way. */
@@ -734,7 +736,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 					  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL,
 					  query, read_only_tree, context, params, env, dest, completion);
 	if (kind == OT_STATEMENT_SCHEMA || kind == OT_STATEMENT_CREATE_AS)
-		ot_ddl_check_dependencies();
+		ot_ddl_check_dependencies(statement.functions);
 	if (OidIsValid(statement.index))
 		ot_index_await(statement.index);
 }
@@ -760,6 +762,15 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		ot_ddl_large_object_access(access, object_id, recorded != NULL && IsA(recorded->stmt, DropOwnedStmt),
 								   replaying);
 		return;
+	}
+	if (class_id == ProcedureRelationId && access == OAT_DROP)
+		ot_function_before_drop(object_id, recorded != NULL);
+	if (class_id == ProcedureRelationId && access == OAT_POST_CREATE && recorded != NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+		recorded->functions = lappend_oid(recorded->functions, object_id);
+		MemoryContextSwitchTo(old);
 	}
 	if (recorded != NULL && (access == OAT_DROP || (access == OAT_POST_ALTER &&
 														 (renaming || (creating && class_id == TypeRelationId)))))

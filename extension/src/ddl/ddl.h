@@ -27,6 +27,10 @@ extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *
 /* ddl_apply.c */
 extern void ot_ddl_apply_statement(OtReader *r);	/* r is past the op byte 'S' */
 
+/* ddl_function.c */
+extern void ot_functions_commit_begins(bool begins);
+extern void ot_functions_drop(bool end_sessions);
+
 /* notify.c */
 /* pg_proc.dat's number of pg_notify */
 #define OT_PG_NOTIFY_OID 3036

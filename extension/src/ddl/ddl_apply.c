@@ -308,7 +308,6 @@ ddl_apply_run_text(const char *text, Oid roleid, int sec_context)
 				ereport(ERROR,
 						(errcode(OT_ERR_PROTOCOL),
 						 errmsg("entry contains a statement that is not a utility statement")));
-			ot_ddl_lock_schema();
 			/* EXPLAIN ANALYZE CREATE MATERIALIZED VIEW: nobody looks at the plan */
 			if (IsA(pstmt->utilityStmt, ExplainStmt))
 				pstmt->utilityStmt = (Node *) ot_ddl_create_as(pstmt->utilityStmt);
@@ -339,6 +338,7 @@ ot_ddl_apply_statement(OtReader *r)
 	Oid			saved_user;
 	int			saved_sec_context;
 	int			guc_level = NewGUCNestLevel();
+	List	   *hidden;
 
 	context.callback = ddl_apply_say_statement;
 	context.arg = text;
@@ -352,6 +352,8 @@ ot_ddl_apply_statement(OtReader *r)
 				 errmsg("role \"%s\" does not exist on this node", role),
 				 errhint("It was created outside of the replicated database. Create it here too, and the statement will be applied.")));
 
+	ot_ddl_lock_schema();
+	hidden = ot_functions_hide();
 	PG_TRY();
 	{
 		/* The role first: search_path may contain "$user". */
@@ -375,6 +377,7 @@ ot_ddl_apply_statement(OtReader *r)
 	}
 	PG_END_TRY();
 	SetUserIdAndSecContext(saved_user, saved_sec_context);
+	ot_functions_show(hidden);
 	error_context_stack = context.previous;
 	pfree(role);
 	pfree(text);

@@ -93,7 +93,7 @@ ddl_classify_truncate(TruncateStmt *stmt)
 	int			local = 0;
 	ListCell   *lc;
 
-	if (ot_ddl_is_temporary((Node *) stmt, NULL))
+	if (ot_ddl_is_temporary((Node *) stmt, NULL) != OT_TEMPORARY_NOTHING)
 		return OT_STATEMENT_LOCAL;
 	foreach(lc, stmt->relations)
 	{
@@ -238,6 +238,7 @@ OtStatementKind
 ot_ddl_classify(Node *stmt, const char *query)
 {
 	OtStatementKind kind;
+	OtTemporary temporary;
 
 	switch (nodeTag(stmt))
 	{
@@ -418,16 +419,24 @@ ot_ddl_classify(Node *stmt, const char *query)
 			return OT_STATEMENT_LOCAL;	/* not reached */
 	}
 
-	if (kind != OT_STATEMENT_LOCAL && ot_ddl_is_temporary(stmt, query))
+	if (kind == OT_STATEMENT_LOCAL)
+		return kind;
+	temporary = ot_ddl_is_temporary(stmt, query);
+	/* the schema lock comes before table locks, in this order everywhere */
+	if (temporary != OT_TEMPORARY_OBJECT && kind == OT_STATEMENT_SCHEMA)
+	{
+		ot_ddl_take_schema_key();
+		/* it may have waited for one who has made or dropped such a function */
+		if (temporary == OT_TEMPORARY_FUNCTION || ot_temporary_functions_possible())
+			temporary = ot_ddl_is_temporary(stmt, query);
+		if (temporary == OT_TEMPORARY_FUNCTION)
+			ot_temporary_functions_note(true);
+	}
+	if (temporary != OT_TEMPORARY_NOTHING)
 	{
 		ot_ddl_check_temporary(stmt);
 		return OT_STATEMENT_LOCAL;
 	}
-	if (kind == OT_STATEMENT_LOCAL)
-		return kind;
-	/* the schema lock comes before table locks, in this order everywhere */
-	if (kind == OT_STATEMENT_SCHEMA)
-		ot_ddl_take_schema_key();
 	ot_ddl_take_large_object_key(stmt);
 	ot_ddl_check_recorded(stmt, query);
 	return kind;

@@ -32,6 +32,15 @@ typedef enum OtStatementKind
 	OT_STATEMENT_CREATE_AS		/* its table is recorded, its rows are captured */
 } OtStatementKind;
 
+/* What a statement is about. */
+typedef enum OtTemporary
+{
+	OT_TEMPORARY_NOTHING,
+	OT_TEMPORARY_OBJECT,		/* of this session, in its own schema or part of
+								 * something that is */
+	OT_TEMPORARY_FUNCTION		/* in a permanent schema (ddl_function.c) */
+} OtTemporary;
+
 /* ddl.c */
 extern void ot_ddl_lock_schema(void);
 extern void ot_ddl_take_schema_key(void);
@@ -50,10 +59,18 @@ extern bool ot_ddl_may_change_code(Node *stmt);
 
 /* ddl_temporary.c */
 extern bool ot_ddl_session_has_temporary(void);
-extern bool ot_ddl_is_temporary(Node *stmt, const char *query);
+extern OtTemporary ot_ddl_is_temporary(Node *stmt, const char *query);
 extern void ot_ddl_check_temporary(Node *stmt);
 extern void ot_ddl_check_like(Node *stmt);
-extern void ot_ddl_check_dependencies(void);
+extern void ot_ddl_check_dependencies(List *functions);
+
+/* ddl_function.c; more of it is in ddl.h */
+extern RangeVar *ot_function_table_of_type(TypeName *name);
+extern bool ot_function_will_be_temporary(Node *stmt);
+extern void ot_function_before_drop(Oid function, bool is_recorded);
+extern List *ot_functions_list(void);
+extern List *ot_functions_hide(void);
+extern void ot_functions_show(List *hidden);
 
 /* ddl_check.c */
 extern void ot_ddl_check_everywhere(Node *stmt);

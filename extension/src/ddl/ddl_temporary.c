@@ -5,7 +5,8 @@
  *	  depend on temporary ones.
  *
  * Temporary tables, and the objects that belong to them, exist in one session
- * only, so statements about them stay local.  This is decided before the
+ * only, so statements about them stay local, and so do those about functions
+ * with a temporary type (ddl_function.c).  This is decided before the
  * statement runs.  The code here looks up names as the statement will, takes no
  * lock that the statement would not take, and raises only errors that it would
  * raise.
@@ -39,9 +40,11 @@
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_opfamily.h"
 #include "catalog/pg_policy.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_rewrite.h"
 #include "catalog/pg_statistic_ext.h"
 #include "catalog/pg_trigger.h"
+#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/analyze.h"
@@ -51,6 +54,11 @@
 #include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+
+#include "capture/capture.h"
+
+/* The statement that was looked at last is about a function in a permanent schema. */
+static bool about_function;
 
 /* How many of a statement's objects are temporary. */
 typedef struct Count
@@ -101,14 +109,34 @@ ddl_temporary_relation_is_temporary(RangeVar *name)
 	return OidIsValid(relid) && get_rel_persistence(relid) == RELPERSISTENCE_TEMP;
 }
 
+/*
+ * Refuses the type of a temporary table's column, which in other regions is that
+ * of another table, or of none; in pg_depend there is only what it stands for
+ * here.
+ */
+static void
+ddl_temporary_check_types(List *types)
+{
+	ListCell   *lc;
+
+	foreach(lc, types)
+	{
+		TypeName   *type = lfirst(lc);
+
+		/* an operator may lack an argument */
+		if (type != NULL && type->pct_type &&
+			ddl_temporary_relation_is_temporary(ot_function_table_of_type(type)))
+			ot_ddl_refuse("the type of a temporary table's column",
+						  "If a permanent table of that name is meant, write its schema before the name; else write the type itself.");
+	}
+}
+
 static bool
-ddl_temporary_object_is_temporary(ObjectType type, Node *object)
+ddl_temporary_finds_temporary(ObjectType type, Node *object)
 {
 	Relation	rel = NULL;
 	ObjectAddress address;
 
-	if (object == NULL || !ot_ddl_session_has_temporary())
-		return false;
 	switch (type)
 	{
 		case OBJECT_TABLE:
@@ -156,8 +184,26 @@ ddl_temporary_object_is_temporary(ObjectType type, Node *object)
 		relation_close(rel, NoLock);
 		return temporary;
 	}
-	return OidIsValid(address.objectId) &&
-		isTempNamespace(get_object_namespace(&address));
+	if (!OidIsValid(address.objectId))
+		return false;
+	if (isTempNamespace(get_object_namespace(&address)))
+		return true;
+	if (address.classId != ProcedureRelationId || !OidIsValid(ot_function_temporary_type(address.objectId)))
+		return false;
+	about_function = true;
+	return true;
+}
+
+static bool
+ddl_temporary_object_is_temporary(ObjectType type, Node *object)
+{
+	if (object == NULL || (!ot_ddl_session_has_temporary() && !ot_temporary_functions_possible()))
+		return false;
+	if (ddl_temporary_finds_temporary(type, object))
+		return true;
+	if (IsA(object, ObjectWithArgs))
+		ddl_temporary_check_types(((ObjectWithArgs *) object)->objargs);
+	return false;
 }
 
 static void
@@ -228,7 +274,8 @@ ddl_temporary_grants_temporary(GrantStmt *stmt)
 	Count		c = {0, 0};
 	ListCell   *lc;
 
-	if (stmt->targtype != ACL_TARGET_OBJECT || !ot_ddl_session_has_temporary())
+	if (stmt->targtype != ACL_TARGET_OBJECT ||
+		(!ot_ddl_session_has_temporary() && !ot_temporary_functions_possible()))
 		return false;
 	foreach(lc, stmt->objects)
 	{
@@ -261,8 +308,21 @@ ddl_temporary_view_is_temporary(ViewStmt *stmt, const char *query)
 	return isQueryUsingTempRelation(parse_analyze_fixedparams(raw, query, NULL, 0, NULL));
 }
 
-bool
-ot_ddl_is_temporary(Node *stmt, const char *query)
+/*
+ * A new function, or one that is replaced: its name and arguments stay as they
+ * are, and PostgreSQL lets its result stay as it is, too.
+ */
+static bool
+ddl_temporary_creates_function(Node *stmt, List *name)
+{
+	if (ddl_temporary_creates_temporary_object(name))
+		return true;
+	about_function = ot_function_will_be_temporary(stmt);
+	return about_function;
+}
+
+static bool
+ddl_temporary_is(Node *stmt, const char *query)
 {
 	switch (nodeTag(stmt))
 	{
@@ -283,9 +343,9 @@ ot_ddl_is_temporary(Node *stmt, const char *query)
 		case T_CreateDomainStmt:
 			return ddl_temporary_creates_temporary_object(((CreateDomainStmt *) stmt)->domainname);
 		case T_CreateFunctionStmt:
-			return ddl_temporary_creates_temporary_object(((CreateFunctionStmt *) stmt)->funcname);
+			return ddl_temporary_creates_function(stmt, ((CreateFunctionStmt *) stmt)->funcname);
 		case T_DefineStmt:
-			return ddl_temporary_creates_temporary_object(((DefineStmt *) stmt)->defnames);
+			return ddl_temporary_creates_function(stmt, ((DefineStmt *) stmt)->defnames);
 		case T_CreateConversionStmt:
 			return ddl_temporary_creates_temporary_object(((CreateConversionStmt *) stmt)->conversion_name);
 		case T_CreateOpClassStmt:
@@ -397,6 +457,15 @@ ot_ddl_is_temporary(Node *stmt, const char *query)
 	}
 }
 
+OtTemporary
+ot_ddl_is_temporary(Node *stmt, const char *query)
+{
+	about_function = false;
+	if (!ddl_temporary_is(stmt, query))
+		return OT_TEMPORARY_NOTHING;
+	return about_function ? OT_TEMPORARY_FUNCTION : OT_TEMPORARY_OBJECT;
+}
+
 /* ---- statements about temporary objects that affect permanent ones ---- */
 
 /*
@@ -448,7 +517,8 @@ ot_ddl_check_temporary(Node *stmt)
 /*
  * Checks a statement that is recorded and may see temporary objects.  CREATE
  * TABLE (LIKE ...) leaves nothing in pg_depend that tells where its columns
- * come from, so the check after the statement would not find it.
+ * come from, and neither does an argument of a type with %TYPE, so the check
+ * after the statement would not find it.
  */
 static void
 ddl_temporary_check_like(Node *stmt, bool in_schema)
@@ -459,6 +529,12 @@ ddl_temporary_check_like(Node *stmt, bool in_schema)
 	{
 		foreach(lc, ((CreateSchemaStmt *) stmt)->schemaElts)
 			ddl_temporary_check_like(lfirst(lc), true);
+	}
+	if (IsA(stmt, CreateFunctionStmt))
+	{
+		ddl_temporary_check_types(list_make1(((CreateFunctionStmt *) stmt)->returnType));
+		foreach(lc, ((CreateFunctionStmt *) stmt)->parameters)
+			ddl_temporary_check_types(list_make1(lfirst_node(FunctionParameter, lc)->argType));
 	}
 	if (!IsA(stmt, CreateStmt) && !IsA(stmt, CreateForeignTableStmt))
 		return;
@@ -536,6 +612,8 @@ ddl_temporary_belongs_to_session(ObjectAddress object)
 			break;
 		}
 	}
+	if (object.classId == ProcedureRelationId && OidIsValid(ot_function_temporary_type(object.objectId)))
+		return true;
 	return is_objectclass_supported(object.classId) &&
 		isTempOrTempToastNamespace(get_object_namespace(&object));
 }
@@ -601,23 +679,38 @@ ddl_temporary_look_at_dependents(const ObjectAddress *object, HTAB *seen)
 
 /*
  * Called after a statement that is recorded: refuses it if it has made a
- * permanent object depend on a temporary one.
+ * permanent object depend on a temporary one, or if one of the functions that it
+ * has made has a temporary type.
  */
 void
-ot_ddl_check_dependencies(void)
+ot_ddl_check_dependencies(List *functions)
 {
 	HASHCTL		ctl = {.keysize = sizeof(uint64), .entrysize = sizeof(uint64),
 	.hcxt = CurrentMemoryContext};
 	ObjectAddress schema = {NamespaceRelationId, InvalidOid, 0};
 	Oid			toast_schema;
 	HTAB	   *seen;
+	ListCell   *lc;
 
 	GetTempNamespaceState(&schema.objectId, &toast_schema);
-	if (!OidIsValid(schema.objectId))
+	if (!OidIsValid(schema.objectId) && !ot_temporary_functions_possible() && functions == NIL)
 		return;
 	CommandCounterIncrement();
 	seen = hash_create("onetrip temporary objects", 64, &ctl,
 					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	ddl_temporary_look_at_dependents(&schema, seen);
+	if (OidIsValid(schema.objectId))
+		ddl_temporary_look_at_dependents(&schema, seen);
+	/* those of other sessions can be used as well */
+	foreach(lc, ot_functions_list())
+		ddl_temporary_look_at_dependents(&(ObjectAddress) {ProcedureRelationId, lfirst_oid(lc), 0}, seen);
 	hash_destroy(seen);
+
+	foreach(lc, functions)
+	{
+		ObjectAddress function = {ProcedureRelationId, lfirst_oid(lc), 0};
+		ObjectAddress type = {TypeRelationId, ot_function_temporary_type(lfirst_oid(lc)), 0};
+
+		if (OidIsValid(type.objectId))
+			refuse_dependency(&function, &type);
+	}
 }

@@ -298,9 +298,16 @@ elsewhere_node_differs(Node *node)
 	}
 }
 
+static bool
+elsewhere_function_is_temporary(Oid function, void *context)
+{
+	return OidIsValid(ot_function_temporary_type(function));
+}
+
 /*
- * Does the node use a temporary type, or a constant that stands for a temporary
- * relation or type?  In other regions their names refer to something else.
+ * Does the node use a temporary type, or a function with one, or a constant that
+ * stands for something temporary?  In other regions their names refer to
+ * something else.
  */
 static bool
 elsewhere_uses_temporary(Node *node)
@@ -308,11 +315,17 @@ elsewhere_uses_temporary(Node *node)
 	Const	   *value = (Const *) node;
 	Oid			type;
 
-	if (!ot_ddl_session_has_temporary())
+	if (!ot_ddl_session_has_temporary() && !ot_temporary_functions_possible())
 		return false;
+	if (check_functions_in_node(node, elsewhere_function_is_temporary, NULL))
+		return true;
 	switch (nodeTag(node))
 	{
 		case T_Const:
+			if ((value->consttype == REGPROCOID || value->consttype == REGPROCEDUREOID) &&
+				!value->constisnull &&
+				elsewhere_function_is_temporary(DatumGetObjectId(value->constvalue), NULL))
+				return true;
 			if (value->consttype == REGCLASSOID && !value->constisnull &&
 				get_rel_persistence(DatumGetObjectId(value->constvalue)) == RELPERSISTENCE_TEMP)
 				return true;
@@ -331,7 +344,7 @@ elsewhere_uses_temporary(Node *node)
 		default:
 			return false;
 	}
-	return isTempNamespace(get_object_namespace(&(ObjectAddress) {TypeRelationId, type, 0}));
+	return ot_type_is_temporary(type);
 }
 
 static bool

@@ -78,7 +78,7 @@ SELECT rows_of_temporary();
 ROLLBACK;
 -- What is not text is refused.
 CREATE TEMP TABLE temporary (id int);
-CREATE FUNCTION refused() RETURNS SETOF temporary LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION refused(a int DEFAULT ('temporary'::regclass)::int) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION refused() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT count(*) FROM temporary; END;
 -- As in PostgreSQL: one NOTICE, and the error for a routine of another kind.
 CREATE OR REPLACE FUNCTION typed(other.id%TYPE) RETURNS int LANGUAGE sql AS 'SELECT 1';

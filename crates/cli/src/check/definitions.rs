@@ -4,9 +4,9 @@
 //! A row is identified by its catalog's unique index: `pg_class` by schema and name, `pg_constraint` by name and table
 //! or type.  The rows that it refers to are identified in the same way, and so on, until only names are left.
 //!
-//! Not compared are temporary objects, what belongs to the server's other databases, and the members of an extension
-//! that is reported to differ as a whole.  An object that is missing in a region is reported once, without the objects
-//! that depend on it.
+//! Not compared are temporary objects, functions with a temporary type in their signature, what belongs to the server's
+//! other databases, and the members of an extension that is reported to differ as a whole.  An object that is missing
+//! in a region is reported once, without the objects that depend on it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -122,6 +122,7 @@ impl Region {
         region.leave_out("pg_namespace", "nspname", |name| {
             name.starts_with("pg_temp_") || name.starts_with("pg_toast_temp_")
         });
+        region.leave_out_temporary_functions();
         region.leave_out("pg_extension", "extname", |name| without.contains(name));
         region.find_parts();
         region
@@ -157,6 +158,30 @@ impl Region {
         let own = self.all.catalogs[at].own_oid();
         let rows = self.all.rows[at].iter().filter(|row| row[column].as_deref().is_some_and(&which));
         self.left_out.extend(rows.map(|row| (at, number(row, own))));
+    }
+
+    /// A function that takes or returns a temporary type lives no longer than that type, in one region.  So does an
+    /// aggregate whose state has such a type.
+    fn leave_out_temporary_functions(&mut self) {
+        let temporary = |catalog: &str, columns: &[&str]| -> Vec<u32> {
+            let Some(types) = self.all.by_name.get("pg_type").copied() else { return Vec::new() };
+            let schema = self.column("pg_type", "typnamespace");
+            let schemas = self.all.by_name.get("pg_namespace").copied();
+            let is_temporary = |oid: u32| {
+                let row = self.by_oid[types].get(&oid).map(|row| &self.all.rows[types][*row]);
+                let at = schemas.zip(row.map(|row| number(row, schema)));
+                at.is_some_and(|at| self.left_out.contains(&at))
+            };
+            let columns: Vec<usize> = columns.iter().filter_map(|column| self.column(catalog, column)).collect();
+            let own = self.column(catalog, if catalog == "pg_proc" { "oid" } else { "aggfnoid" });
+            let uses =
+                |row: &&Row| columns.iter().any(|column| oids(row[*column].as_deref().unwrap_or("")).any(is_temporary));
+            self.each(catalog).filter(uses).map(|row| number(row, own)).collect()
+        };
+        let mut functions = temporary("pg_proc", &["prorettype", "proargtypes", "proallargtypes"]);
+        functions.extend(temporary("pg_aggregate", &["aggtranstype", "aggmtranstype"]));
+        let Some(catalog) = self.all.by_name.get("pg_proc").copied() else { return };
+        self.left_out.extend(functions.into_iter().map(|oid| (catalog, oid)));
     }
 
     /// Learns from `pg_depend` which objects are members of extensions that are left out, and which are parts of

@@ -60,6 +60,7 @@ mod statements;
 mod stored_values;
 mod stuck_worker;
 mod tablespaces;
+mod temporary_functions;
 mod torture;
 mod traces;
 mod unique_jobs;
