@@ -103,10 +103,11 @@ image:
 docs: setup-docs
 	@scripts/docs.sh $(BUILD_DIR)
 
-# The lab's programs, and the command that their clusters run: the product's, plus what only tests need.
+# The lab's programs, and the command that their clusters run: the product's, plus what only tests need.  The demo measures,
+# so it is built as the benches are; these files are in release/ too.
 demo: setup
 	@scripts/quiet.pl $(ONETRIP_LOGS)/demo.log "building the demo" \
-		cargo build --release --locked -p onetrip-lab --bin demo --bin onetrip-lab
+		cargo build --profile bench --locked -p onetrip-lab --bin demo --bin onetrip-lab
 	@$(BUILD_DIR)/release/demo $(ARGS)
 
 # All of these use one profile, so that nothing is built twice.  It has no link-time optimization, which would make the build
@@ -262,7 +263,7 @@ bench-clients: export CARGO_PROFILE_RELEASE_LTO = off
 bench-clients: setup
 	@scripts/setup.sh clients
 	cargo build --release --locked -p onetrip-cli
-	cargo build --release --locked -p onetrip-lab --example retry
+	cargo build --profile bench --locked -p onetrip-lab --example retry
 	@scripts/bench-clients.sh $(BUILD_DIR) $(or $(ARGS),docs/measurements/2026-11-27-failover-clients)
 
 # About ten minutes.
