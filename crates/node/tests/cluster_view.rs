@@ -1,9 +1,7 @@
 //! `GET /cluster`: one node tells how all are, and what it knows of those that do not say.
 
-mod common;
-
+use crate::common::{http, wait_for, Cluster};
 use anyhow::{ensure, Context, Result};
-use common::{http, wait_for, Cluster};
 use serde_json::Value;
 
 async fn view(cluster: &Cluster, of: usize) -> Result<Value> {

@@ -1,10 +1,8 @@
 //! A new node joins a running cluster that has certificates, with a token and over a peer port, and is a member like
 //! the others.
 
-mod common;
-
+use crate::common::{update, wait_for, Agent, Cluster};
 use anyhow::{bail, ensure, Context, Result};
-use common::{update, wait_for, Agent, Cluster};
 use onetrip_core::agent::{Role, VerdictOutcome};
 use onetrip_core::{checkpoint, LogIndex, MemberRole, NodeId};
 use onetrip_node::join::{request_join, JoinRequest, JoinToken};
@@ -76,12 +74,12 @@ async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<(
     ensure!(won.outcome == VerdictOutcome::Commit, "{won:?}");
 
     one.admin(AdminRequest::Remove { node: NodeId(5) }).await.map_err(anyhow::Error::msg)?;
-    let told = tokio::time::timeout(common::PATIENCE, five.failed()).await?.unwrap_err().to_string();
+    let told = tokio::time::timeout(crate::common::PATIENCE, five.failed()).await?.unwrap_err().to_string();
     ensure!(told.contains("removed"), "{told}");
     let _ = five.stop().await;
     // The folder still contains a valid certificate, but the node's id will never be used again.
     let mut back = Node::start(NodeConfig::load(&config.data_dir)?, None)?;
-    let told = tokio::time::timeout(common::PATIENCE, back.failed()).await?.unwrap_err().to_string();
+    let told = tokio::time::timeout(crate::common::PATIENCE, back.failed()).await?.unwrap_err().to_string();
     ensure!(told.contains("removed"), "{told}");
     let _ = back.stop().await;
     let error = request_join(&cluster.configs[0].listen.to_string(), &token, request()).await.err();

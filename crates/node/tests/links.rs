@@ -1,9 +1,7 @@
 //! Links that lose, duplicate, delay and reorder frames make a cluster slower, and do no other harm.
 
-mod common;
-
+use crate::common::{http, update, wait_for, Agent, Cluster};
 use anyhow::{ensure, Result};
-use common::{http, update, wait_for, Agent, Cluster};
 use onetrip_core::agent::VerdictOutcome;
 use onetrip_core::{LogIndex, TxnId};
 use std::collections::BTreeSet;

@@ -1,11 +1,9 @@
 //! Members come and go in a running cluster of real nodes; PostgreSQL is played by the test.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{http, update, wait_for, Cluster};
 use anyhow::{bail, ensure, Context, Result};
-use common::{http, update, wait_for, Cluster};
 use onetrip_core::agent::VerdictOutcome;
 use onetrip_core::{LogIndex, MemberRole, NodeId};
 use onetrip_node::{AdminReply, AdminRequest, PostgresConfig};

@@ -1,9 +1,7 @@
 //! Three real nodes, real sockets, real disks; PostgreSQL is played by the test.
 
-mod common;
-
+use crate::common::{http, update, wait_for, Cluster};
 use anyhow::{ensure, Context, Result};
-use common::{http, update, wait_for, Cluster};
 use onetrip_core::agent::{FromPostgres, OutcomeState, ToPostgres, VerdictFrame, VerdictOutcome};
 use onetrip_core::{LogIndex, TxnId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -325,7 +323,7 @@ async fn garbage_on_any_port_ends_that_connection_and_nothing_else() -> Result<(
         stream.write_all(bytes).await?;
         let mut rest = Vec::new();
         // The connection ends or is reset, with at most a TLS alert (type 21) before that, and no answer.
-        if tokio::time::timeout(common::PATIENCE, stream.read_to_end(&mut rest)).await?.is_ok() {
+        if tokio::time::timeout(crate::common::PATIENCE, stream.read_to_end(&mut rest)).await?.is_ok() {
             ensure!(rest.is_empty() || (rest[0] == 21 && rest.len() == 7), "{rest:?}");
         }
     }
@@ -336,7 +334,7 @@ async fn garbage_on_any_port_ends_that_connection_and_nothing_else() -> Result<(
         let mut stream = tokio::net::UnixStream::connect(&path).await?;
         stream.write_all(bytes).await?;
         let mut rest = Vec::new();
-        let _ = tokio::time::timeout(common::PATIENCE, stream.read_to_end(&mut rest)).await?;
+        let _ = tokio::time::timeout(crate::common::PATIENCE, stream.read_to_end(&mut rest)).await?;
         ensure!(rest.is_empty());
         let mut agent = cluster.backend(0).await?;
         agent.send_raw(bytes).await?;

@@ -1,10 +1,8 @@
 //! Fresh reads: the index in a node's answer covers everything that was acknowledged in any region before the node was
 //! asked.
 
-mod common;
-
+use crate::common::{update, Agent, Cluster};
 use anyhow::{ensure, Result};
-use common::{update, Agent, Cluster};
 use onetrip_core::agent::{FromPostgres, ToPostgres, VerdictOutcome};
 use onetrip_core::LogIndex;
 use std::time::Duration;

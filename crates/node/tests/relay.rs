@@ -1,9 +1,7 @@
 //! Several nodes in one region: entries cross to it once, and a relay that stands still holds nothing up.
 
-mod common;
-
+use crate::common::{http, update, wait_for, Agent, Cluster};
 use anyhow::{ensure, Context, Result};
-use common::{http, update, wait_for, Agent, Cluster};
 use onetrip_core::agent::VerdictOutcome;
 use onetrip_core::LogIndex;
 

@@ -1,9 +1,7 @@
 //! A restored log is decided as it was before, even across a change of the members, and a node goes on from it.
 
-mod common;
-
+use crate::common::{update, wait_for, Agent, Cluster};
 use anyhow::{ensure, Result};
-use common::{update, wait_for, Agent, Cluster};
 use onetrip_core::agent::{FromPostgres, OutcomeState, Role, VerdictOutcome};
 use onetrip_core::{Checkpoint, LogIndex, NodeId, TxnId};
 use onetrip_node::archive::{Reader, Stored};

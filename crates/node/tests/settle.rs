@@ -1,10 +1,8 @@
 //! A transaction that nobody will propose any more gets an outcome, which is the same in each region and does not
 //! change.
 
-mod common;
-
+use crate::common::{update, wait_for, Agent, Cluster, INCARNATION};
 use anyhow::{ensure, Result};
-use common::{update, wait_for, Agent, Cluster, INCARNATION};
 use onetrip_core::agent::{FromPostgres, OutcomeState, Role, VerdictOutcome};
 use onetrip_core::{LogIndex, TxnId};
 

@@ -1,9 +1,7 @@
 //! The format level in a running cluster of real nodes; PostgreSQL is played by the test.
 
-mod common;
-
+use crate::common::{update, wait_for, Cluster};
 use anyhow::{ensure, Context, Result};
-use common::{update, wait_for, Cluster};
 use onetrip_core::agent::VerdictOutcome;
 use onetrip_core::{level, Level, LogIndex, MemberRole};
 use onetrip_node::AdminRequest;
