@@ -615,8 +615,7 @@ apply_transaction(OtEntry *entry, OtReader *r)
 	MemoryContextSwitchTo(entry_context);
 	(void) GetTopTransactionId();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	if (has_failed)
-		ot_functions_drop(true);
+	ot_ddl_make_way(has_failed);
 	if (entry->flags == 0)
 	{
 		ot_apply_rows_begin();

@@ -29,7 +29,10 @@ extern void ot_ddl_apply_statement(OtReader *r);	/* r is past the op byte 'S' */
 
 /* ddl_function.c */
 extern void ot_functions_commit_begins(bool begins);
-extern void ot_functions_drop(bool end_sessions);
+extern void ot_functions_drop(void);
+
+/* ddl_make_way.c */
+extern void ot_ddl_make_way(bool has_failed);
 
 /* notify.c */
 /* pg_proc.dat's number of pg_notify */

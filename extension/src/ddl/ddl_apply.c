@@ -312,6 +312,7 @@ ddl_apply_run_text(const char *text, Oid roleid, int sec_context)
 			if (IsA(pstmt->utilityStmt, ExplainStmt))
 				pstmt->utilityStmt = (Node *) ot_ddl_create_as(pstmt->utilityStmt);
 			pstmt->utilityStmt = ot_index_without_concurrently(pstmt->utilityStmt);
+			ot_ddl_make_way_for(pstmt->utilityStmt);
 			ddl_apply_leave_to_results(pstmt->utilityStmt);
 			behind = ddl_apply_take_role_out(pstmt->utilityStmt);
 			ddl_apply_run_statement(pstmt, text, roleid, sec_context);

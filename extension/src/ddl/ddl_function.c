@@ -31,8 +31,6 @@
  */
 #include "ddl/ddl_internal.h"
 
-#include <signal.h>
-
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
@@ -48,17 +46,11 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/parse_type.h"
-#include "pgstat.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "storage/lmgr.h"
-#include "storage/proc.h"
-#include "storage/procarray.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/regproc.h"
 #include "utils/syscache.h"
-#include "utils/timestamp.h"
 
 #include "capture/capture.h"
 
@@ -314,82 +306,35 @@ ot_functions_show(List *hidden)
 	list_free_deep(hidden);
 }
 
-/* ---- in the way ---- */
+/* ---- in the way (ddl_make_way.c) ---- */
 
-/* How long the worker waits for a session that it has told to end. */
-#define END_MS 5000
-#define LOOK_AGAIN_MS 10
-
-/* Tells the session of this temporary schema to end.  Returns false if none has it. */
-static bool
-function_end_session(Oid schema, Oid function)
+/* The temporary schemas of all of them. */
+List *
+ot_functions_schemas(void)
 {
-	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
-	{
-		PGPROC	   *proc = &ProcGlobal->allProcs[i];
-		int			pid = proc->pid;
-
-		if (proc->tempNamespaceId != schema || proc->databaseId != MyDatabaseId ||
-			pid == 0 || pid == MyProcPid || BackendPidGetProc(pid) != proc)
-			continue;
-		if (OidIsValid(function))
-			ereport(LOG,
-					(errmsg("process %d is ended, since an entry cannot be applied beside its function %s",
-							pid, format_procedure(function)),
-					 errdetail("The function has a temporary type. The entry may drop what it depends on.")));
-		(void) kill(pid, SIGTERM);
-		return true;
-	}
-	return false;
-}
-
-/*
- * Ends the sessions whose functions these are, which would go on without them.
- * They drop them as they end, so the caller has no locks on them.
- */
-static void
-function_end_sessions(List *functions)
-{
-	TimestampTz deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), END_MS);
 	List	   *schemas = NIL;
 	ListCell   *lc;
 
-	foreach(lc, functions)
+	foreach(lc, ot_functions_list())
 	{
 		Oid			schema = function_temporary_schema(lfirst_oid(lc));
 
-		if (OidIsValid(schema) && !list_member_oid(schemas, schema) &&
-			function_end_session(schema, lfirst_oid(lc)))
-			schemas = lappend_oid(schemas, schema);
+		if (OidIsValid(schema))
+			schemas = list_append_unique_oid(schemas, schema);
 	}
-	while (schemas != NIL && GetCurrentTimestamp() < deadline)
-	{
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LOOK_AGAIN_MS,
-						 PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-		foreach(lc, schemas)
-		{
-			if (!function_end_session(lfirst_oid(lc), InvalidOid))
-				schemas = foreach_delete_current(schemas, lc);
-		}
-	}
-	list_free(schemas);
+	return schemas;
 }
 
 /*
  * Drops all of them in this transaction, with what depends on them: temporary
- * objects only.  Ends their sessions before, unless this transaction will be
- * rolled back.
+ * objects only.  The caller has ended their sessions, or will roll back.
  */
 void
-ot_functions_drop(bool end_sessions)
+ot_functions_drop(void)
 {
 	ListCell   *lc;
 
 	ot_ddl_lock_schema();
-	if (end_sessions)
-		function_end_sessions(ot_functions_list());
 	foreach(lc, function_lock_all())
 	{
 		ObjectAddress function = {ProcedureRelationId, lfirst_oid(lc), 0};

@@ -63,14 +63,19 @@ extern OtTemporary ot_ddl_is_temporary(Node *stmt, const char *query);
 extern void ot_ddl_check_temporary(Node *stmt);
 extern void ot_ddl_check_like(Node *stmt);
 extern void ot_ddl_check_dependencies(List *functions);
+extern bool ot_ddl_find_whole(ObjectAddress *object);
 
 /* ddl_function.c; more of it is in ddl.h */
 extern RangeVar *ot_function_table_of_type(TypeName *name);
 extern bool ot_function_will_be_temporary(Node *stmt);
 extern void ot_function_before_drop(Oid function, bool is_recorded);
 extern List *ot_functions_list(void);
+extern List *ot_functions_schemas(void);
 extern List *ot_functions_hide(void);
 extern void ot_functions_show(List *hidden);
+
+/* ddl_make_way.c; more of it is in ddl.h */
+extern void ot_ddl_make_way_for(Node *stmt);
 
 /* ddl_check.c */
 extern void ot_ddl_check_everywhere(Node *stmt);

@@ -597,21 +597,29 @@ ddl_temporary_find_whole(const Part *part, ObjectAddress *object)
 	return HeapTupleIsValid(tuple);
 }
 
+/*
+ * Replaces *object by the object that it is a part of, if it is one.  Returns
+ * false if it is gone.
+ */
+bool
+ot_ddl_find_whole(ObjectAddress *object)
+{
+	if (object->classId == AttrDefaultRelationId)
+		*object = GetAttrDefaultColumnAddress(object->objectId);
+	for (int i = 0; i < lengthof(parts); i++)
+	{
+		if (parts[i].class_id == object->classId)
+			return ddl_temporary_find_whole(&parts[i], object);
+	}
+	return true;
+}
+
 static bool
 ddl_temporary_belongs_to_session(ObjectAddress object)
 {
-	if (object.classId == AttrDefaultRelationId)
-		object = GetAttrDefaultColumnAddress(object.objectId);
-	for (int i = 0; i < lengthof(parts); i++)
-	{
-		if (parts[i].class_id == object.classId)
-		{
-			/* if it is gone, there is nothing to refuse */
-			if (!ddl_temporary_find_whole(&parts[i], &object))
-				return true;
-			break;
-		}
-	}
+	/* if it is gone, there is nothing to refuse */
+	if (!ot_ddl_find_whole(&object))
+		return true;
 	if (object.classId == ProcedureRelationId && OidIsValid(ot_function_temporary_type(object.objectId)))
 		return true;
 	return is_objectclass_supported(object.classId) &&

@@ -36,6 +36,7 @@ const OWN: &[&str] = &[
     "ddl_index.c",
     "ddl_large_object.c",
     "ddl_lock.c",
+    "ddl_make_way.c",
     "ddl_new_table.c",
     "ddl_temporary.c",
     "ddl_text.c",

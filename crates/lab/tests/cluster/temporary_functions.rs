@@ -19,6 +19,7 @@ async fn temporary_functions_are_in_nobodys_way() {
         a_statement_names_no_arguments,
         what_it_depends_on_is_dropped,
         its_roles_are_dropped,
+        what_other_temporary_objects_depend_on_is_dropped,
         its_transaction_is_under_way,
         its_server_has_crashed,
         check_does_not_see_it,
@@ -186,6 +187,47 @@ async fn its_roles_are_dropped(lab: &Lab) {
     a.must("drop owned by owning; drop role owning").await;
     lab.everywhere().await;
     assert!(!exists(&b, "f(int)").await);
+}
+
+/// Goal: what a temporary view or table depends on cannot be dropped in the region of its session, and COMMIT says so; but
+/// if that region was not asked, it does not stand still: it ends the session.
+async fn what_other_temporary_objects_depend_on_is_dropped(lab: &Lab) {
+    let a = lab.session(0).await;
+    a.must(
+        "create table viewed (id int primary key); create type pair as (a int); create domain small as int;
+         create type kind as enum ('x'); create schema inside create table deep (id int primary key);
+         create function one() returns int language sql as 'select 1'; create role owning; create role left_over;
+         create table owned (id int primary key); alter table owned owner to left_over; create extension citext",
+    )
+    .await;
+    for (temporary, statement) in [
+        ("create temporary view seen as select * from viewed", "drop table viewed"),
+        ("create temporary table used (p pair[])", "alter type pair alter attribute a type bigint"),
+        (
+            "create temporary table used (s small); insert into used values (1)",
+            "alter domain small add check (value > 5)",
+        ),
+        ("create temporary table used (k kind)", "drop type kind"),
+        ("create temporary table used (d inside.deep)", "drop table inside.deep"),
+        ("create temporary view seen as select id, one() from t", "drop function one()"),
+        ("create temporary table used (id int); alter table used owner to owning", "drop role owning"),
+        ("create temporary view seen as select * from owned", "drop owned by left_over"),
+        ("create temporary table used (c citext)", "drop extension citext"),
+    ] {
+        lab.everywhere().await;
+        let b = lab.session(1).await;
+        b.must(temporary).await;
+        let told = told_db(&a.refused(statement).await);
+        assert!(told.contains("a statement fails in region \"b\""), "{statement}: {told}");
+        a.must("set onetrip.rehearse = off").await;
+        a.must(statement).await;
+        a.must("reset onetrip.rehearse").await;
+        lab.everywhere().await;
+        let ended = b.ended_by().await.unwrap();
+        assert_eq!(ended.code().code(), "57P01", "{statement}: {}", told_db(&ended));
+    }
+    a.must("drop type pair; drop domain small; drop schema inside; drop role left_over").await;
+    lab.everywhere().await;
 }
 
 /// Goal: a transaction that makes, changes or drops one loses against a statement of another region that comes first.

@@ -1,0 +1,318 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl_make_way.c
+ *	  Ends sessions of this server whose temporary objects are in the way of a
+ *	  statement that another region has recorded.
+ *
+ * A temporary view, a column of a temporary table or a function with a temporary
+ * type depends on permanent objects, and keeps them from being dropped or
+ * altered, in this server only.  If an entry has failed in a way that does not
+ * pass by itself, the worker first ends the sessions
+ *	- of all functions with a temporary type (ddl_function.c);
+ *	- of the temporary objects that depend on those that the statement names.
+ * They drop their temporary objects as they end.  What a crash has left behind
+ * is dropped here, in the transaction of the entry.
+ *
+ * Runs in the apply worker.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ddl/ddl_internal.h"
+
+#include <signal.h>
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaddress.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_shdepend.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "parser/parse_type.h"
+#include "pgstat.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "utils/acl.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+/* How long the worker waits for sessions that it has told to end. */
+#define END_MS 5000
+#define LOOK_AGAIN_MS 10
+
+/* The present entry has failed before. */
+static bool making_way = false;
+
+/* ---- sessions ---- */
+
+/* Tells the session of this temporary schema to end.  Returns false if none has it. */
+static bool
+make_way_end_session(Oid schema, bool first)
+{
+	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
+	{
+		PGPROC	   *proc = &ProcGlobal->allProcs[i];
+		int			pid = proc->pid;
+
+		if (proc->tempNamespaceId != schema || proc->databaseId != MyDatabaseId ||
+			pid == 0 || pid == MyProcPid || BackendPidGetProc(pid) != proc)
+			continue;
+		if (first)
+			ereport(LOG,
+					(errmsg("process %d is ended, since its temporary objects are in the way of an entry", pid),
+					 errdetail("They depend on what a statement of another region drops or alters, or may do so.")));
+		(void) kill(pid, SIGTERM);
+		return true;
+	}
+	return false;
+}
+
+/* The caller has no locks on anything that they drop. */
+static void
+make_way_end_sessions(List *schemas)
+{
+	TimestampTz deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), END_MS);
+	bool		first = true;
+
+	for (;;)
+	{
+		bool		left = false;
+		ListCell   *lc;
+
+		foreach(lc, schemas)
+			left |= make_way_end_session(lfirst_oid(lc), first);
+		if (!left || GetCurrentTimestamp() >= deadline)
+			return;
+		first = false;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LOOK_AGAIN_MS,
+						 PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+/*
+ * Called in the transaction of each entry, before anything of it is applied.
+ */
+void
+ot_ddl_make_way(bool has_failed)
+{
+	making_way = has_failed;
+	if (!has_failed)
+		return;
+	ot_ddl_lock_schema();
+	make_way_end_sessions(ot_functions_schemas());
+	ot_functions_drop();
+}
+
+/* ---- what depends on the objects that a statement names ---- */
+
+typedef struct Dependents
+{
+	List	   *temporary;		/* pointers to ObjectAddress */
+	List	   *schemas;		/* theirs */
+	HTAB	   *seen;
+} Dependents;
+
+static Oid
+make_way_temporary_schema(ObjectAddress object)
+{
+	Oid			schema = is_objectclass_supported(object.classId) ? get_object_namespace(&object) : InvalidOid;
+
+	return OidIsValid(schema) && isAnyTempNamespace(schema) ? schema : InvalidOid;
+}
+
+/* Notes the object if it is temporary, and looks at what depends on it if not. */
+static void
+make_way_look_at(Dependents *dependents, ObjectAddress object)
+{
+	Relation	catalog;
+	SysScanDesc scan;
+	ScanKeyData key[2];
+	HeapTuple	tuple;
+	Oid			schema;
+	uint64		id;
+	bool		found;
+
+	check_stack_depth();
+	CHECK_FOR_INTERRUPTS();
+	if (!ot_ddl_find_whole(&object))
+		return;
+	object.objectSubId = 0;
+	id = ((uint64) object.classId << 32) | object.objectId;
+	hash_search(dependents->seen, &id, HASH_ENTER, &found);
+	if (found)
+		return;
+	schema = make_way_temporary_schema(object);
+	if (OidIsValid(schema))
+	{
+		ObjectAddress *copy = palloc(sizeof(ObjectAddress));
+
+		*copy = object;
+		dependents->temporary = lappend(dependents->temporary, copy);
+		dependents->schemas = list_append_unique_oid(dependents->schemas, schema);
+		return;
+	}
+	catalog = table_open(DependRelationId, AccessShareLock);
+	ScanKeyInit(&key[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(object.classId));
+	ScanKeyInit(&key[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(object.objectId));
+	scan = systable_beginscan(catalog, DependReferenceIndexId, true, NULL, 2, key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+
+		make_way_look_at(dependents, (ObjectAddress) {form->classid, form->objid, 0});
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	/* the row type depends on its table, but a composite type's relation on the type */
+	if (object.classId == RelationRelationId && OidIsValid(get_rel_type_id(object.objectId)))
+		make_way_look_at(dependents, (ObjectAddress) {TypeRelationId, get_rel_type_id(object.objectId), 0});
+}
+
+/*
+ * What the role owns, or has privileges on: all of it for DROP OWNED, which drops
+ * it, and what is temporary for DROP ROLE.
+ */
+static void
+make_way_look_at_role(Dependents *dependents, Oid role, bool all)
+{
+	Relation	catalog = table_open(SharedDependRelationId, AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData key[2];
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key[0], Anum_pg_shdepend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(AuthIdRelationId));
+	ScanKeyInit(&key[1], Anum_pg_shdepend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(role));
+	scan = systable_beginscan(catalog, SharedDependReferenceIndexId, true, NULL, 2, key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_shdepend form = (Form_pg_shdepend) GETSTRUCT(tuple);
+		ObjectAddress object = {form->classid, form->objid, 0};
+
+		if (form->dbid != MyDatabaseId || !ot_ddl_find_whole(&object))
+			continue;
+		if (all || OidIsValid(make_way_temporary_schema(object)))
+			make_way_look_at(dependents, object);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+}
+
+static void
+make_way_look_at_named(Dependents *dependents, ObjectType type, Node *name)
+{
+	Relation	rel = NULL;
+	ObjectAddress object = get_object_address(type, name, &rel, AccessShareLock, true);
+
+	if (rel != NULL)
+		relation_close(rel, NoLock);
+	if (OidIsValid(object.objectId))
+		make_way_look_at(dependents, object);
+}
+
+static void
+make_way_look_at_relation(Dependents *dependents, RangeVar *name)
+{
+	Oid			relid = name != NULL ? RangeVarGetRelid(name, NoLock, true) : InvalidOid;
+
+	if (OidIsValid(relid))
+		make_way_look_at(dependents, (ObjectAddress) {RelationRelationId, relid, 0});
+}
+
+static void
+make_way_look_at_statement(Dependents *dependents, Node *stmt)
+{
+	ListCell   *lc;
+
+	switch (nodeTag(stmt))
+	{
+		case T_DropStmt:
+			foreach(lc, ((DropStmt *) stmt)->objects)
+				make_way_look_at_named(dependents, ((DropStmt *) stmt)->removeType, lfirst(lc));
+			break;
+		case T_DropRoleStmt:
+			foreach(lc, ((DropRoleStmt *) stmt)->roles)
+				make_way_look_at_role(dependents, get_rolespec_oid(lfirst(lc), true), false);
+			break;
+		case T_DropOwnedStmt:
+			foreach(lc, ((DropOwnedStmt *) stmt)->roles)
+				make_way_look_at_role(dependents, get_rolespec_oid(lfirst(lc), true), true);
+			break;
+		case T_AlterExtensionStmt:
+			make_way_look_at_named(dependents, OBJECT_EXTENSION,
+								   (Node *) makeString(((AlterExtensionStmt *) stmt)->extname));
+			break;
+		case T_AlterTableStmt:
+			make_way_look_at_relation(dependents, ((AlterTableStmt *) stmt)->relation);
+			break;
+		case T_RenameStmt:
+			make_way_look_at_relation(dependents, ((RenameStmt *) stmt)->relation);
+			break;
+		case T_AlterDomainStmt:
+			make_way_look_at_named(dependents, OBJECT_DOMAIN,
+								   (Node *) makeTypeNameFromNameList(((AlterDomainStmt *) stmt)->typeName));
+			break;
+		default:
+			break;
+	}
+}
+
+/* Called before a statement is replayed. */
+void
+ot_ddl_make_way_for(Node *stmt)
+{
+	HASHCTL		ctl = {.keysize = sizeof(uint64), .entrysize = sizeof(uint64),
+	.hcxt = CurrentMemoryContext};
+	Dependents	dependents = {NIL};
+	Oid			roleid;
+	int			sec_context;
+	ListCell   *lc;
+
+	if (likely(!making_way))
+		return;
+	dependents.seen = hash_create("onetrip temporary dependents", 64, &ctl,
+								  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	make_way_look_at_statement(&dependents, stmt);
+	hash_destroy(dependents.seen);
+	make_way_end_sessions(dependents.schemas);
+
+	/* not as the role of the statement */
+	GetUserIdAndSecContext(&roleid, &sec_context);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, sec_context);
+	foreach(lc, dependents.temporary)
+	{
+		ObjectAddress *object = lfirst(lc);
+		Relation	catalog = table_open(object->classId, AccessShareLock);
+		bool		exists = HeapTupleIsValid(get_catalog_object_by_oid(catalog, get_object_attnum_oid(object->classId),
+																		object->objectId));
+
+		table_close(catalog, AccessShareLock);
+		if (exists)
+			performDeletion(object, DROP_CASCADE,
+							PERFORM_DELETION_INTERNAL | PERFORM_DELETION_QUIETLY | PERFORM_DELETION_SKIP_EXTENSIONS);
+		CommandCounterIncrement();
+	}
+	SetUserIdAndSecContext(roleid, sec_context);
+}
