@@ -16,9 +16,9 @@
  *	  in the temporary schema of the type, and have their own again afterwards.
  *	  One whose name or schema is gone by then stays hidden until its session
  *	  ends;
- *	- after an error that does not pass by itself the worker ends their sessions,
- *	  and drops those that are left, in the transaction of the entry: the statement
- *	  may be one that drops what they depend on;
+ *	- after an error that does not pass by itself the worker ends their sessions
+ *	  (ddl_make_way.c), and drops those that are left, in the transaction of the
+ *	  entry: the statement may be one that drops what they depend on;
  *	- a rehearsal drops them, too, and is rolled back.
  * Nothing permanent may depend on them (ddl_temporary.c).
  *
@@ -69,7 +69,7 @@ ot_function_table_of_type(TypeName *name)
 
 /* The same as the statement will find, but without its NOTICE about %TYPE. */
 static bool
-function_type_is_temporary(TypeName *name)
+ddl_function_type_is_temporary(TypeName *name)
 {
 	RangeVar   *table;
 	Oid			relid;
@@ -86,25 +86,25 @@ function_type_is_temporary(TypeName *name)
 }
 
 static bool
-function_any_argument_is_temporary(List *parameters)
+ddl_function_any_argument_is_temporary(List *parameters)
 {
 	ListCell   *lc;
 
 	foreach(lc, parameters)
 	{
-		if (function_type_is_temporary(lfirst_node(FunctionParameter, lc)->argType))
+		if (ddl_function_type_is_temporary(lfirst_node(FunctionParameter, lc)->argType))
 			return true;
 	}
 	return false;
 }
 
 static bool
-function_aggregate_is_temporary(DefineStmt *stmt)
+ddl_function_aggregate_is_temporary(DefineStmt *stmt)
 {
 	ListCell   *lc;
 
 	/* the list of arguments comes with how many of them are direct */
-	if (!stmt->oldstyle && function_any_argument_is_temporary(linitial_node(List, stmt->args)))
+	if (!stmt->oldstyle && ddl_function_any_argument_is_temporary(linitial_node(List, stmt->args)))
 		return true;
 	foreach(lc, stmt->definition)
 	{
@@ -112,7 +112,7 @@ function_aggregate_is_temporary(DefineStmt *stmt)
 
 		if ((strcmp(option->defname, "stype") == 0 || strcmp(option->defname, "mstype") == 0 ||
 			 (stmt->oldstyle && strcmp(option->defname, "basetype") == 0)) &&
-			option->arg != NULL && function_type_is_temporary(defGetTypeName(option)))
+			option->arg != NULL && ddl_function_type_is_temporary(defGetTypeName(option)))
 			return true;
 	}
 	return false;
@@ -130,9 +130,9 @@ ot_function_will_be_temporary(Node *stmt)
 
 	if (IsA(stmt, DefineStmt))
 		return ((DefineStmt *) stmt)->kind == OBJECT_AGGREGATE &&
-			function_aggregate_is_temporary((DefineStmt *) stmt);
-	return function_type_is_temporary(create->returnType) ||
-		function_any_argument_is_temporary(create->parameters);
+			ddl_function_aggregate_is_temporary((DefineStmt *) stmt);
+	return ddl_function_type_is_temporary(create->returnType) ||
+		ddl_function_any_argument_is_temporary(create->parameters);
 }
 
 /* This transaction's keys are on their way: ON COMMIT DROP comes after that. */
@@ -200,7 +200,7 @@ ot_functions_list(void)
 
 /* The temporary schema that the function goes with; InvalidOid if it is gone. */
 static Oid
-function_temporary_schema(Oid function)
+ddl_function_temporary_schema(Oid function)
 {
 	ObjectAddress type = {TypeRelationId, ot_function_temporary_type(function), 0};
 
@@ -212,14 +212,14 @@ function_temporary_schema(Oid function)
  * first.
  */
 static List *
-function_lock_all(void)
+ddl_function_lock_all(void)
 {
 	List	   *functions = ot_functions_list();
 	ListCell   *lc;
 
 	foreach(lc, functions)
 	{
-		Oid			schema = function_temporary_schema(lfirst_oid(lc));
+		Oid			schema = ddl_function_temporary_schema(lfirst_oid(lc));
 
 		if (OidIsValid(schema))
 			LockDatabaseObject(NamespaceRelationId, schema, 0, AccessShareLock);
@@ -241,7 +241,7 @@ typedef struct Hidden
 } Hidden;
 
 static void
-function_move(HeapTuple tuple, const char *name, Oid schema)
+ddl_function_move(HeapTuple tuple, const char *name, Oid schema)
 {
 	Relation	catalog = table_open(ProcedureRelationId, RowExclusiveLock);
 	Form_pg_proc form = (Form_pg_proc) GETSTRUCT(tuple);
@@ -262,11 +262,11 @@ ot_functions_hide(void)
 	List	   *hidden = NIL;
 	ListCell   *lc;
 
-	foreach(lc, function_lock_all())
+	foreach(lc, ddl_function_lock_all())
 	{
 		HeapTuple	tuple = SearchSysCacheCopy1(PROCOID, ObjectIdGetDatum(lfirst_oid(lc)));
 		Form_pg_proc form = (Form_pg_proc) GETSTRUCT(tuple);
-		Oid			schema = function_temporary_schema(lfirst_oid(lc));
+		Oid			schema = ddl_function_temporary_schema(lfirst_oid(lc));
 		Hidden	   *one;
 
 		if (!OidIsValid(schema) || isAnyTempNamespace(form->pronamespace))
@@ -276,7 +276,7 @@ ot_functions_hide(void)
 		one->schema = form->pronamespace;
 		one->name = form->proname;
 		hidden = lappend(hidden, one);
-		function_move(tuple, psprintf("onetrip_hidden_%u", form->oid), schema);
+		ddl_function_move(tuple, psprintf("onetrip_hidden_%u", form->oid), schema);
 		heap_freetuple(tuple);
 	}
 	return hidden;
@@ -300,7 +300,7 @@ ot_functions_show(List *hidden)
 		if (SearchSysCacheExists1(NAMESPACEOID, ObjectIdGetDatum(one->schema)) &&
 			!SearchSysCacheExists3(PROCNAMEARGSNSP, NameGetDatum(&one->name),
 								   PointerGetDatum(&form->proargtypes), ObjectIdGetDatum(one->schema)))
-			function_move(tuple, NameStr(one->name), one->schema);
+			ddl_function_move(tuple, NameStr(one->name), one->schema);
 		heap_freetuple(tuple);
 	}
 	list_free_deep(hidden);
@@ -317,7 +317,7 @@ ot_functions_schemas(void)
 
 	foreach(lc, ot_functions_list())
 	{
-		Oid			schema = function_temporary_schema(lfirst_oid(lc));
+		Oid			schema = ddl_function_temporary_schema(lfirst_oid(lc));
 
 		if (OidIsValid(schema))
 			schemas = list_append_unique_oid(schemas, schema);
@@ -335,7 +335,7 @@ ot_functions_drop(void)
 	ListCell   *lc;
 
 	ot_ddl_lock_schema();
-	foreach(lc, function_lock_all())
+	foreach(lc, ddl_function_lock_all())
 	{
 		ObjectAddress function = {ProcedureRelationId, lfirst_oid(lc), 0};
 

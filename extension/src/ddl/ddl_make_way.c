@@ -64,7 +64,7 @@ static bool making_way = false;
 
 /* Tells the session of this temporary schema to end.  Returns false if none has it. */
 static bool
-make_way_end_session(Oid schema, bool first)
+ddl_make_way_end_session(Oid schema, bool first)
 {
 	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
 	{
@@ -86,7 +86,7 @@ make_way_end_session(Oid schema, bool first)
 
 /* The caller has no locks on anything that they drop. */
 static void
-make_way_end_sessions(List *schemas)
+ddl_make_way_end_sessions(List *schemas)
 {
 	TimestampTz deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), END_MS);
 	bool		first = true;
@@ -97,7 +97,7 @@ make_way_end_sessions(List *schemas)
 		ListCell   *lc;
 
 		foreach(lc, schemas)
-			left |= make_way_end_session(lfirst_oid(lc), first);
+			left |= ddl_make_way_end_session(lfirst_oid(lc), first);
 		if (!left || GetCurrentTimestamp() >= deadline)
 			return;
 		first = false;
@@ -118,7 +118,7 @@ ot_ddl_make_way(bool has_failed)
 	if (!has_failed)
 		return;
 	ot_ddl_lock_schema();
-	make_way_end_sessions(ot_functions_schemas());
+	ddl_make_way_end_sessions(ot_functions_schemas());
 	ot_functions_drop();
 }
 
@@ -132,7 +132,7 @@ typedef struct Dependents
 } Dependents;
 
 static Oid
-make_way_temporary_schema(ObjectAddress object)
+ddl_make_way_temporary_schema(ObjectAddress object)
 {
 	Oid			schema = is_objectclass_supported(object.classId) ? get_object_namespace(&object) : InvalidOid;
 
@@ -141,7 +141,7 @@ make_way_temporary_schema(ObjectAddress object)
 
 /* Notes the object if it is temporary, and looks at what depends on it if not. */
 static void
-make_way_look_at(Dependents *dependents, ObjectAddress object)
+ddl_make_way_look_at(Dependents *dependents, ObjectAddress object)
 {
 	Relation	catalog;
 	SysScanDesc scan;
@@ -160,7 +160,7 @@ make_way_look_at(Dependents *dependents, ObjectAddress object)
 	hash_search(dependents->seen, &id, HASH_ENTER, &found);
 	if (found)
 		return;
-	schema = make_way_temporary_schema(object);
+	schema = ddl_make_way_temporary_schema(object);
 	if (OidIsValid(schema))
 	{
 		ObjectAddress *copy = palloc(sizeof(ObjectAddress));
@@ -180,13 +180,13 @@ make_way_look_at(Dependents *dependents, ObjectAddress object)
 	{
 		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
 
-		make_way_look_at(dependents, (ObjectAddress) {form->classid, form->objid, 0});
+		ddl_make_way_look_at(dependents, (ObjectAddress) {form->classid, form->objid, 0});
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
 	/* the row type depends on its table, but a composite type's relation on the type */
 	if (object.classId == RelationRelationId && OidIsValid(get_rel_type_id(object.objectId)))
-		make_way_look_at(dependents, (ObjectAddress) {TypeRelationId, get_rel_type_id(object.objectId), 0});
+		ddl_make_way_look_at(dependents, (ObjectAddress) {TypeRelationId, get_rel_type_id(object.objectId), 0});
 }
 
 /*
@@ -194,7 +194,7 @@ make_way_look_at(Dependents *dependents, ObjectAddress object)
  * it, and what is temporary for DROP ROLE.
  */
 static void
-make_way_look_at_role(Dependents *dependents, Oid role, bool all)
+ddl_make_way_look_at_role(Dependents *dependents, Oid role, bool all)
 {
 	Relation	catalog = table_open(SharedDependRelationId, AccessShareLock);
 	SysScanDesc scan;
@@ -213,15 +213,15 @@ make_way_look_at_role(Dependents *dependents, Oid role, bool all)
 
 		if (form->dbid != MyDatabaseId || !ot_ddl_find_whole(&object))
 			continue;
-		if (all || OidIsValid(make_way_temporary_schema(object)))
-			make_way_look_at(dependents, object);
+		if (all || OidIsValid(ddl_make_way_temporary_schema(object)))
+			ddl_make_way_look_at(dependents, object);
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
 }
 
 static void
-make_way_look_at_named(Dependents *dependents, ObjectType type, Node *name)
+ddl_make_way_look_at_named(Dependents *dependents, ObjectType type, Node *name)
 {
 	Relation	rel = NULL;
 	ObjectAddress object = get_object_address(type, name, &rel, AccessShareLock, true);
@@ -229,20 +229,20 @@ make_way_look_at_named(Dependents *dependents, ObjectType type, Node *name)
 	if (rel != NULL)
 		relation_close(rel, NoLock);
 	if (OidIsValid(object.objectId))
-		make_way_look_at(dependents, object);
+		ddl_make_way_look_at(dependents, object);
 }
 
 static void
-make_way_look_at_relation(Dependents *dependents, RangeVar *name)
+ddl_make_way_look_at_relation(Dependents *dependents, RangeVar *name)
 {
 	Oid			relid = name != NULL ? RangeVarGetRelid(name, NoLock, true) : InvalidOid;
 
 	if (OidIsValid(relid))
-		make_way_look_at(dependents, (ObjectAddress) {RelationRelationId, relid, 0});
+		ddl_make_way_look_at(dependents, (ObjectAddress) {RelationRelationId, relid, 0});
 }
 
 static void
-make_way_look_at_statement(Dependents *dependents, Node *stmt)
+ddl_make_way_look_at_statement(Dependents *dependents, Node *stmt)
 {
 	ListCell   *lc;
 
@@ -250,29 +250,29 @@ make_way_look_at_statement(Dependents *dependents, Node *stmt)
 	{
 		case T_DropStmt:
 			foreach(lc, ((DropStmt *) stmt)->objects)
-				make_way_look_at_named(dependents, ((DropStmt *) stmt)->removeType, lfirst(lc));
+				ddl_make_way_look_at_named(dependents, ((DropStmt *) stmt)->removeType, lfirst(lc));
 			break;
 		case T_DropRoleStmt:
 			foreach(lc, ((DropRoleStmt *) stmt)->roles)
-				make_way_look_at_role(dependents, get_rolespec_oid(lfirst(lc), true), false);
+				ddl_make_way_look_at_role(dependents, get_rolespec_oid(lfirst(lc), true), false);
 			break;
 		case T_DropOwnedStmt:
 			foreach(lc, ((DropOwnedStmt *) stmt)->roles)
-				make_way_look_at_role(dependents, get_rolespec_oid(lfirst(lc), true), true);
+				ddl_make_way_look_at_role(dependents, get_rolespec_oid(lfirst(lc), true), true);
 			break;
 		case T_AlterExtensionStmt:
-			make_way_look_at_named(dependents, OBJECT_EXTENSION,
-								   (Node *) makeString(((AlterExtensionStmt *) stmt)->extname));
+			ddl_make_way_look_at_named(dependents, OBJECT_EXTENSION,
+									   (Node *) makeString(((AlterExtensionStmt *) stmt)->extname));
 			break;
 		case T_AlterTableStmt:
-			make_way_look_at_relation(dependents, ((AlterTableStmt *) stmt)->relation);
+			ddl_make_way_look_at_relation(dependents, ((AlterTableStmt *) stmt)->relation);
 			break;
 		case T_RenameStmt:
-			make_way_look_at_relation(dependents, ((RenameStmt *) stmt)->relation);
+			ddl_make_way_look_at_relation(dependents, ((RenameStmt *) stmt)->relation);
 			break;
 		case T_AlterDomainStmt:
-			make_way_look_at_named(dependents, OBJECT_DOMAIN,
-								   (Node *) makeTypeNameFromNameList(((AlterDomainStmt *) stmt)->typeName));
+			ddl_make_way_look_at_named(dependents, OBJECT_DOMAIN,
+									   (Node *) makeTypeNameFromNameList(((AlterDomainStmt *) stmt)->typeName));
 			break;
 		default:
 			break;
@@ -294,9 +294,9 @@ ot_ddl_make_way_for(Node *stmt)
 		return;
 	dependents.seen = hash_create("onetrip temporary dependents", 64, &ctl,
 								  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	make_way_look_at_statement(&dependents, stmt);
+	ddl_make_way_look_at_statement(&dependents, stmt);
 	hash_destroy(dependents.seen);
-	make_way_end_sessions(dependents.schemas);
+	ddl_make_way_end_sessions(dependents.schemas);
 
 	/* not as the role of the statement */
 	GetUserIdAndSecContext(&roleid, &sec_context);
