@@ -136,7 +136,7 @@ same() {
 }
 
 # What each message that only the cluster shows says about why a test differs.
-causes="serializable|isolation level SERIALIZABLE is not available
+causes="serializable|due to read/write dependencies among transactions
 prepare|cannot PREPARE a transaction that has used onetrip tables
 concurrently|index \".*\" is not valid yet
 logical|cannot replicate a subscription

@@ -5,12 +5,12 @@
 //! The forbidden cycles are then exactly the cycles of this larger graph, and its strongly connected components are
 //! found in linear time.
 //!
-//! Of transactions under SERIALIZABLE alone, every cycle is forbidden.  There a node has one state only, and what aborted
-//! does not count: it may have read what does not fit together.
+//! Of transactions under SERIALIZABLE alone, every cycle is forbidden.  There a node has one state only, and what
+//! aborted does not count: it may have read what does not fit together.
 //!
-//! A transaction under REPEATABLE READ or SERIALIZABLE is one node.  Under READ COMMITTED each read is a node with a snapshot of its
-//! own, and all appends are one more node that follows them.  To find cycles without rw, all nodes of a transaction are
-//! merged into one.
+//! A transaction under REPEATABLE READ or SERIALIZABLE is one node.  Under READ COMMITTED each read is a node with a
+//! snapshot of its own, and all appends are one more node that follows them.  To find cycles without rw, all nodes of a
+//! transaction are merged into one.
 
 use crate::lists::{reads, Lists, OneList};
 use crate::words;

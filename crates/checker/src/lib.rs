@@ -18,8 +18,8 @@
 //! The last item is exactly snapshot isolation (Cerone and Gotsman, "Analysing Snapshot Isolation", 2018), where each
 //! process also sees what it saw or did before.  Write skew, which has two rw next to each other, is allowed.
 //!
-//! Under SERIALIZABLE every cycle of such transactions is forbidden, write skew included (G2).  As in PostgreSQL, nothing
-//! is promised about cycles that contain a transaction of another level.
+//! Under SERIALIZABLE every cycle of such transactions is forbidden, write skew included (G2).  As in PostgreSQL,
+//! nothing is promised about cycles that contain a transaction of another level.
 //!
 //! | module | what it does |
 //! |---|---|

@@ -71,8 +71,8 @@ pub fn of_entry(raw: &Bytes) -> Level {
     }
 }
 
-/// Keys of what a transaction has only read.  Looking for them costs a look at every key, so [`of_entry`] does not: it is
-/// enough that they are not proposed before, since the entry that raises the level comes first in any log.
+/// Keys of what a transaction has only read.  Looking for them costs a look at every key, so [`of_entry`] does not: it
+/// is enough that they are not proposed before, since the entry that raises the level comes first in any log.
 const READS: Level = Level(1);
 
 /// Whether an entry may be proposed while this level is in force.

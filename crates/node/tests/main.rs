@@ -1,7 +1,7 @@
 //! Real nodes in one process without PostgreSQL.
 //!
-//! All are in one executable, since linking one is quicker than linking one for each file; `disk_full.rs` needs a process
-//! of its own.
+//! All are in one executable, since linking one is quicker than linking one for each file; `disk_full.rs` needs a
+//! process of its own.
 
 mod cluster_view;
 mod common;

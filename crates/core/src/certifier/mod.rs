@@ -16,10 +16,10 @@
 //! - An entry also aborts if a key of it is held by a prepared transaction (`held`), or is reserved for another node,
 //!   which lost on it again and again (`reserved`).
 //! - What a prepared transaction holds is taken when it is committed, at that index.
-//! - A key of what an entry has only read ([`Entry::taken`]) aborts it like any other, and is not taken.  So an entry of
-//!   a SERIALIZABLE transaction commits only if what it read is still so at its own place in the log, and these
-//!   transactions come out as if they had run one after the other in the order of the log.  A prepared one holds what it
-//!   read as well, so that this is still so where it is committed.
+//! - A key of what an entry has only read ([`Entry::taken`]) aborts it like any other, and is not taken.  So an entry
+//!   of a SERIALIZABLE transaction commits only if what it read is still so at its own place in the log, and these
+//!   transactions come out as if they had run one after the other in the order of the log.  A prepared one holds what
+//!   it read as well, so that this is still so where it is committed.
 //! - A certifier rebuilt from a checkpoint gives the same answers as the original.
 
 pub(crate) mod checkpoint;

@@ -309,8 +309,8 @@ async fn partitions(lab: &Lab) {
     lab.everywhere().await;
 }
 
-/// Carries out a statement in the first region that builds an index `item_killed` on `item`, and kills the third region's
-/// server in the midst of building it.  Returns when that serves again and the statement has succeeded.
+/// Carries out a statement in the first region that builds an index `item_killed` on `item`, and kills the third
+/// region's server in the midst of building it.  Returns when that serves again and the statement has succeeded.
 pub async fn killed_while_building(lab: &Lab, statement: &'static str) {
     let [a, _, c] = lab.sessions().await;
     let building = tokio::spawn(async move { a.run(statement).await });

@@ -76,9 +76,9 @@ const CHANGES: [&str; 18] = [
     "refresh materialized view total; update t set v = 100 where id = 400; refresh materialized view total",
 ];
 
-/// Goal: at SERIALIZABLE, a transaction whose reads would come out otherwise after what another region has committed since
-/// does not commit, however it has read and whatever was changed.  Method: ways of reading with changes; one pair in
-/// four, another one each time, or all of them with ONETRIP_ALL_PAIRS=1.  Whether they come out otherwise, the
+/// Goal: at SERIALIZABLE, a transaction whose reads would come out otherwise after what another region has committed
+/// since does not commit, however it has read and whatever was changed.  Method: ways of reading with changes; one pair
+/// in four, another one each time, or all of them with ONETRIP_ALL_PAIRS=1.  Whether they come out otherwise, the
 /// database itself says: the same query, before and after.
 #[tokio::test]
 async fn whoever_has_read_what_has_changed_since_loses() {
@@ -159,8 +159,8 @@ async fn meet(lab: &Lab, writer: &Session, read: &str, change: &str, n: usize) -
     }
 }
 
-/// Goal: the anomalies that REPEATABLE READ allows do not happen, whichever region commits first, and whoever only reads
-/// is never told of a conflict.
+/// Goal: the anomalies that REPEATABLE READ allows do not happen, whichever region commits first, and whoever only
+/// reads is never told of a conflict.
 #[tokio::test]
 async fn anomalies_of_snapshots_do_not_happen() {
     let lab = start("serializable_anomalies", "write skew and its kin between two regions").await;

@@ -189,8 +189,8 @@ async fn its_roles_are_dropped(lab: &Lab) {
     assert!(!exists(&b, "f(int)").await);
 }
 
-/// Goal: what a temporary view or table depends on cannot be dropped in the region of its session, and COMMIT says so; but
-/// if that region was not asked, it does not stand still: it ends the session.
+/// Goal: what a temporary view or table depends on cannot be dropped in the region of its session, and COMMIT says so;
+/// but if that region was not asked, it does not stand still: it ends the session.
 async fn what_other_temporary_objects_depend_on_is_dropped(lab: &Lab) {
     let a = lab.session(0).await;
     a.must(

@@ -126,8 +126,8 @@ impl Drop for Stop {
     }
 }
 
-/// Makes the folders for stop points, without which a node looks for none.  Everybody can write to them, since the servers
-/// may run as another user.
+/// Makes the folders for stop points, without which a node looks for none.  Everybody can write to them, since the
+/// servers may run as another user.
 pub fn make_folders(lab: &Cluster) {
     use std::os::unix::fs::PermissionsExt;
     for node in lab.nodes() {

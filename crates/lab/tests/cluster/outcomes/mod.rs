@@ -1,8 +1,9 @@
 //! Each fault at each point of a COMMIT: what the client is told agrees with what is in the database of each region,
 //! and `onetrip.outcome` gives the same final answer everywhere, even after every process was restarted.
 //!
-//! Needs an extension with stop points: `make test-outcomes`.  A cell is a fault at a point.  `faults` says what happens and
-//! what the client may be told, `special` contains the cells that need more than one fault, and `ledger` is the oracle.
+//! Needs an extension with stop points: `make test-outcomes`.  A cell is a fault at a point.  `faults` says what
+//! happens and what the client may be told, `special` contains the cells that need more than one fault, and `ledger` is
+//! the oracle.
 
 mod cell;
 mod faults;
