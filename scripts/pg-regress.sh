@@ -147,7 +147,7 @@ temporary|cannot make a temporary table a child|cannot replicate (DROP of tempor
 OID|cannot replicate (a value of type|a statement about \"pg_toast)
 local|will stay on this server
 refused|cannot replicate |cannot update or delete rows of table
-conflict|could not (commit|serialize)|canceled .* in favor|was first"
+conflict|could not (commit|serialize access due to concurrent)|canceled .* in favor|was first"
 
 # causes_of DIFF: all that fit, with commas; - if there are none.  `refused` is for those that fit nothing else.
 causes_of() {

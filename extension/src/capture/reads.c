@@ -28,8 +28,9 @@
  * as the checks of foreign keys do, is not read if it is found: its lock says
  * that it is to stay.
  *
- * What TRUNCATE and DDL do is seen by the keys of the tables' locks, which every
- * transaction takes (commit/held_locks.c).
+ * The definition of each relation that it has used is read as well, as SHARE of
+ * the table: no other transaction may have changed it, or truncated the table, or
+ * given it another child.
  *
  * Scans are noticed in the access method, where none can be missed.  But an
  * index scan is not known there to be one for a single row, nor is one that
@@ -149,7 +150,7 @@ reads_begin(void)
 static inline bool
 reads_have_begun(void)
 {
-	return reads.lxid == OT_LXID(MyProc);
+	return reads.lxid == OT_LXID(MyProc) && reads.lxid != InvalidLocalTransactionId;
 }
 
 static ReadTable *
@@ -273,6 +274,17 @@ ot_reads_check_may_hold(void)
 							   GetUserNameFromId(GetUserId(), false)),
 					 errhint("Use COMMIT or REPEATABLE READ, or grant the role UPDATE, DELETE or TRUNCATE on the table.")));
 	}
+}
+
+/*
+ * A relation that the transaction has a lock on, which keeps DDL and TRUNCATE
+ * away.  There must have been none either since its snapshot.
+ */
+void
+ot_reads_take_definition(Oid relid)
+{
+	if (unlikely(reads_have_begun()))
+		ot_write_set_read_key(ot_hash_relation(relid), OT_SHARE, reads.base, relid);
 }
 
 /* Makes keys of what was read.  To be called once, at PRE_COMMIT. */

@@ -164,7 +164,7 @@ async fn meet(lab: &Lab, writer: &Session, read: &str, change: &str, n: usize) -
 #[tokio::test]
 async fn anomalies_of_snapshots_do_not_happen() {
     let lab = start("serializable_anomalies", "write skew and its kin between two regions").await;
-    let [a, b, c] = lab.sessions().await;
+    let [a, mut b, c] = lab.sessions().await;
     a.must(
         "create table doctor (name text primary key, on_call bool);
          create table batch (n int primary key); create table receipt (id bigserial primary key, batch int, amount int);
@@ -235,5 +235,36 @@ async fn anomalies_of_snapshots_do_not_happen() {
     let detail = late.as_db_error().and_then(|db| db.detail()).unwrap_or_default().to_string();
     assert!(detail.contains("table \"public.batch\"") && detail.contains("region \"b\""), "{detail}");
     lab.shows("select count(*) from receipt", "0").await;
-    lab.check_equal(5).await;
+
+    // What was done to a table as a whole, after the snapshot: before it was used, and after.
+    a.must(
+        "create table range (id int primary key) partition by range (id); create table range_1 partition of range for \
+         values from (0) to (9); insert into range values (1); insert into other values (7, 7) on conflict do nothing",
+    )
+    .await;
+    for (before, change, after) in [
+        ("select count(*) from range", ATTACH, "select 1"),
+        ("select 1 from batch", "truncate other", "select from other where id = 7"),
+        ("select from other where id = 7", "alter table other add w int default 5", "select 1"),
+        (
+            "select 1 from batch",
+            "drop table range_2; create table range_2 partition of range for values from (9) to (20)",
+            "select count(*) from range",
+        ),
+    ] {
+        lab.everywhere().await;
+        b.must(&format!("begin isolation level serializable; {before}")).await;
+        // If the table is locked there, the session is ended, or it loses at COMMIT.
+        a.must(change).await;
+        let lost = match b.run(&format!("{after}; insert into receipt (batch, amount) values (1, 1); commit")).await {
+            Err(why) => why,
+            Ok(()) => panic!("{before}; {change}; {after}: committed"),
+        };
+        assert!(lost.code().is_none_or(|code| *code == SqlState::T_R_SERIALIZATION_FAILURE), "{}", told(&lost));
+        b = lab.session(1).await;
+    }
+    lab.check_equal(7).await;
 }
+
+const ATTACH: &str = "create table range_2 (id int primary key); insert into range_2 values (10); \
+    alter table range attach partition range_2 for values from (9) to (20)";
