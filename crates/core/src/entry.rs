@@ -15,7 +15,7 @@ pub(crate) const KIND_AT: usize = 20;
 const KEY_BYTES: usize = 17;
 const MODE_AT: usize = 8;
 /// In the byte of a key's mode: the entry has only read what the key stands for ([`Entry::taken`]).
-const READ: u8 = 4;
+pub(crate) const READ: u8 = 4;
 
 /// PostgreSQL's row-lock modes, weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -161,10 +161,26 @@ fn what_a_prepared_transaction_has_read_is_held() {
     let prepare = Entry::encode_serializable(EntryKind::Prepare, &txn(1, 1), &keys, &reads, b"");
     assert_eq!(log.verdict(prepare), Verdict::Prepared);
     assert_eq!(log.write(1, 7, LockMode::Share, 1), Verdict::Commit);
-    let held = Verdict::Held { by: LogIndex(1), key: 0, origin: NodeId(1) };
-    assert_eq!(log.write(2, 7, LockMode::NoKeyUpdate, 2), held);
-    assert_eq!(log.end(1, true, NAME, 3), Verdict::Ended);
-    assert_eq!(log.write(3, 7, LockMode::NoKeyUpdate, 4), Verdict::Commit);
+    let held = |by, key| Verdict::Held { by: LogIndex(by), key, origin: NodeId(1) };
+    assert_eq!(log.write(2, 7, LockMode::NoKeyUpdate, 2), held(1, 0));
+    // Another one may be prepared after it has read the same.
+    let (keys, reads) = ([key(NAME + 1, LockMode::Update, 3)], [key(7, LockMode::NoKeyUpdate, 3)]);
+    let prepare = Entry::encode_serializable(EntryKind::Prepare, &txn(1, 2), &keys, &reads, b"");
+    assert_eq!(log.verdict(prepare), Verdict::Prepared);
+    assert_eq!(log.write(3, 7, LockMode::Share, 4), held(4, 0));
+    assert_eq!(log.end(1, true, NAME, 5), Verdict::Ended);
+    assert_eq!(log.end(2, true, NAME + 1, 6), Verdict::Ended);
+    // What was read is taken by nobody.
+    assert_eq!(log.write(4, 7, LockMode::NoKeyUpdate, 2), Verdict::Commit);
+
+    // Who has read what a prepared one is going to change comes before it, unless it is to come later itself.
+    assert_eq!(log.prepare(3, NAME, 8), Verdict::Prepared);
+    let reader = |kind, sequence, name: u64| {
+        let (keys, reads) = ([key(name, LockMode::Update, 9)], [key(7, LockMode::Share, 9)]);
+        Entry::encode_serializable(kind, &txn(2, sequence), &keys, &reads, b"")
+    };
+    assert_eq!(log.verdict(reader(EntryKind::Transaction, 5, 99)), Verdict::Commit);
+    assert_eq!(log.verdict(reader(EntryKind::Prepare, 6, NAME + 2)), held(9, 1));
 }
 
 #[test]

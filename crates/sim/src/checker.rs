@@ -37,8 +37,8 @@ impl TrueKey {
 struct Held {
     index: LogIndex,
     txn: TxnId,
-    /// As they were proposed, the name first.
-    keys: Vec<Key>,
+    /// As they were proposed, the name first; and whether each is of what was only read.
+    keys: Vec<(Key, bool)>,
     /// Something was left out that it may have seen.
     lost: bool,
 }
@@ -323,13 +323,15 @@ impl Checker {
     }
 
     /// By this index nobody else has committed what the transaction has locked since, nor does a prepared one hold it.
-    fn keys_are_free(&mut self, index: LogIndex, txn: TxnId) {
+    /// Who has only read what a prepared one holds comes before it, unless it is to be prepared.
+    fn keys_are_free(&mut self, index: LogIndex, txn: TxnId, prepares: bool) {
         let keys = self.truth.get(&txn).cloned().unwrap_or_default();
         for key in &keys {
             let holders = self.held.values().filter(|held| held.txn != txn);
             let meets = |held: &&Held| {
                 let theirs = self.truth.get(&held.txn).map_or(&[][..], Vec::as_slice);
-                theirs.iter().any(|k| k.hash == key.hash && meet(k.mode, key.mode))
+                let minds = |k: &TrueKey| !(key.only_read && (k.only_read || !prepares));
+                theirs.iter().any(|k| k.hash == key.hash && minds(k) && meet(k.mode, key.mode))
             };
             if let Some(held) = { holders }.find(meets) {
                 let why = format!(
@@ -351,9 +353,9 @@ impl Checker {
     }
 
     fn prepares(&mut self, index: LogIndex, entry: &Entry) {
-        self.keys_are_free(index, entry.txn);
-        let keys: Vec<Key> = entry.keys().collect();
-        let Some(name) = keys.first().map(|key| key.hash) else {
+        self.keys_are_free(index, entry.txn, true);
+        let keys: Vec<(Key, bool)> = (0..).zip(entry.keys()).map(|(number, key)| (key, !entry.takes(number))).collect();
+        let Some(name) = keys.first().map(|(key, _)| key.hash) else {
             return self.fail(format!("{index} prepares something without a name"));
         };
         if self.held.insert(name, Held { index, txn: entry.txn, keys, lost: false }).is_some() {
@@ -373,23 +375,23 @@ impl Checker {
             self.fail(format!("{index} commits what may have seen something that is left out"));
         }
         if commits {
-            self.takes_of(index, held.txn, true);
+            self.takes_of(index, held.txn);
         }
         self.taken.entry(name).or_default().push((index, LockMode::Update));
         self.writes_of.insert(index, commits.then_some(held.index));
-        self.key_counts.insert(index, if commits { held.keys.len() as u64 } else { 1 });
+        let taken = held.keys.iter().filter(|(_, read)| !read).count();
+        self.key_counts.insert(index, if commits { taken as u64 } else { 1 });
     }
 
     fn takes(&mut self, index: LogIndex, entry: &Entry) {
         self.key_counts.insert(index, entry.taken().count() as u64);
-        self.takes_of(index, entry.txn, false);
+        self.takes_of(index, entry.txn);
     }
 
-    /// `reads`: it was prepared, and has held what it read.
-    fn takes_of(&mut self, index: LogIndex, txn: TxnId, reads: bool) {
-        self.keys_are_free(index, txn);
+    fn takes_of(&mut self, index: LogIndex, txn: TxnId) {
+        self.keys_are_free(index, txn, false);
         let keys = self.truth.get(&txn).cloned().unwrap_or_default();
-        for key in keys.iter().filter(|key| reads || !key.only_read) {
+        for key in keys.iter().filter(|key| !key.only_read) {
             self.taken.entry(key.hash).or_default().push((index, key.mode));
             if key.writes() {
                 let now = self.store.entry(key.hash).or_default();
@@ -425,7 +427,7 @@ impl Checker {
             self.taken.entry(key.hash).or_default().push((index, key.mode));
         }
         for held in self.held.values_mut() {
-            let meets = |k: Key| held.keys.iter().any(|h| h.hash == k.hash && meet(h.mode, k.mode));
+            let meets = |k: Key| held.keys.iter().any(|(h, _)| h.hash == k.hash && meet(h.mode, k.mode));
             held.lost |= entry.keys().any(meets);
         }
         self.key_counts.insert(index, entry.key_count() as u64);
@@ -494,8 +496,11 @@ impl Checker {
             Verdict::Held { by, key, origin } => {
                 let held = self.held.values().find(|held| held.index == by && held.txn.node == origin);
                 let wanted = entry.keys().nth(key as usize).filter(|_| !entry.kind.ends_prepared());
+                let reads = !entry.takes(key);
+                let minds = |read: bool| !(reads && (read || entry.kind != EntryKind::Prepare));
                 held.zip(wanted).is_some_and(|(held, wanted)| {
-                    held.keys.iter().any(|k| k.hash == wanted.hash && meet(k.mode, wanted.mode))
+                    let keys = held.keys.iter().filter(|(_, read)| minds(*read));
+                    keys.into_iter().any(|(k, _)| k.hash == wanted.hash && meet(k.mode, wanted.mode))
                 })
             }
             Verdict::Conflict { other, key, origin } => {

@@ -234,6 +234,14 @@ ot_index_fetch_begin(Relation rel)
 	return fetch;
 }
 
+static void
+ot_index_fetch_reset(struct IndexFetchTableData *fetch)
+{
+	if (unlikely(XactIsoLevel == XACT_SERIALIZABLE))
+		ot_reads_fetch_reset(fetch);
+	heap_methods->index_fetch_reset(fetch);
+}
+
 static bool
 ot_index_fetch_tuple(struct IndexFetchTableData *fetch, ItemPointer tid, Snapshot snapshot,
 					 TupleTableSlot *slot, bool *call_again, bool *all_dead)
@@ -497,6 +505,7 @@ ot_access_method_handler(PG_FUNCTION_ARGS)
 		ot_methods.scan_begin = ot_scan_begin;
 		ot_methods.index_fetch_begin = ot_index_fetch_begin;
 		ot_methods.index_fetch_tuple = ot_index_fetch_tuple;
+		ot_methods.index_fetch_reset = ot_index_fetch_reset;
 		ot_methods.tuple_insert = ot_tuple_insert;
 		ot_methods.multi_insert = ot_multi_insert;
 		ot_methods.tuple_insert_speculative = ot_tuple_insert_speculative;

@@ -182,7 +182,6 @@ extern void ot_check_unseen_writes(void);
 /* reads.c */
 extern void ot_reads_init(void);
 extern void ot_reads_check_may_hold(void);
-extern void ot_reads_take_definition(Oid relid);
 extern void ot_reads_take_keys(void);
 
 #endif							/* ONETRIP_CAPTURE_H */

@@ -40,6 +40,7 @@ extern void ot_reads_note_table(Relation rel);
 extern void ot_reads_put_pending(ReturnSetInfo *result);
 extern void ot_reads_fetch_begun(struct IndexFetchTableData *fetch);
 extern void ot_reads_note_rolled_back(OtHash hash, Oid relid);
+extern void ot_reads_fetch_reset(struct IndexFetchTableData *fetch);
 extern void ot_reads_found_in_the_way(Relation rel, TupleTableSlot *slot);
 extern void ot_reads_fetched(struct IndexFetchTableData *fetch, TupleTableSlot *slot);
 

@@ -36,7 +36,8 @@
  * index scan is not known there to be one for a single row, nor is one that
  * finds nothing, so these are noticed in the executor: its nodes for index scans
  * are wrapped.  The wrapper begins the scan itself, and the access method knows
- * it by its fetch descriptor.
+ * it by its fetch descriptor.  C code that scans an index itself has read the
+ * table if it finds anything.
  *
  * PostgreSQL's own checks (predicate.c) run as well, among the transactions of
  * this region, and may abort one of them earlier.
@@ -59,7 +60,9 @@
 #include "access/parallel.h"
 #include "access/relscan.h"
 #include "access/sysattr.h"
+#include "access/transam.h"
 #include "access/xact.h"
+#include "catalog/partition.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_type.h"
 #include "executor/executor.h"
@@ -72,6 +75,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 /* The cluster's format level from which on there are keys of reads. */
 #define LEVEL 1
@@ -81,8 +85,11 @@
 typedef struct ReadTable
 {
 	Oid			relid;			/* hash key, first */
+	OtHash		hash;			/* by the name that it had then */
 	bool		whole;
 	int			nrows;
+	Oid			reader;			/* who read from it first; InvalidOid: nobody has */
+	bool		several_readers;
 } ReadTable;
 
 typedef struct ReadRow
@@ -96,6 +103,7 @@ typedef struct KnownFetch
 {
 	struct IndexFetchTableData *fetch;	/* hash key, first */
 	bool		by_identity;
+	bool		noted;			/* since the scan began, or began anew */
 } KnownFetch;
 
 static struct
@@ -161,12 +169,32 @@ reads_table(Oid relid)
 
 	if (!reads_have_begun())
 		reads_begin();
-	table = hash_search(reads.tables, &relid, HASH_ENTER, &found);
-	if (!found)
+	table = hash_search(reads.tables, &relid, HASH_FIND, NULL);
+	if (table == NULL)
 	{
-		table->whole = false;
-		table->nrows = 0;
+		/* this may read catalogs, and so come here again */
+		OtHash		hash = ot_hash_relation(relid);
+
+		table = hash_search(reads.tables, &relid, HASH_ENTER, &found);
+		if (!found)
+		{
+			memset((char *) table + sizeof(Oid), 0, sizeof(ReadTable) - sizeof(Oid));
+			table->hash = hash;
+		}
 	}
+	return table;
+}
+
+/* The same, for a table from which something is read. */
+static ReadTable *
+reads_table_read(Oid relid)
+{
+	ReadTable  *table = reads_table(relid);
+
+	if (!OidIsValid(table->reader))
+		table->reader = GetUserId();
+	else if (table->reader != GetUserId())
+		table->several_readers = true;
 	return table;
 }
 
@@ -182,13 +210,13 @@ void
 ot_reads_note_table(Relation rel)
 {
 	if (reads_are_wanted() && reads_are_certified(rel))
-		reads_table(RelationGetRelid(rel))->whole = true;
+		reads_table_read(RelationGetRelid(rel))->whole = true;
 }
 
 static void
 reads_note_row(Oid relid, OtHash hash)
 {
-	ReadTable  *table = reads_table(relid);
+	ReadTable  *table = reads_table_read(relid);
 	ReadRow    *row;
 	bool		found;
 
@@ -208,12 +236,19 @@ reads_note_row(Oid relid, OtHash hash)
 void
 ot_reads_note_rolled_back(OtHash hash, Oid relid)
 {
-	if (reads_are_wanted() && OidIsValid(relid) && ot_format_level >= LEVEL)
-		reads_note_row(relid, hash);
+	ReadRow    *row;
+
+	if (!reads_are_wanted() || !OidIsValid(relid) || !FirstSnapshotSet || ot_format_level < LEVEL)
+		return;
+	if (!reads_have_begun())
+		reads_begin();
+	/* catalogs cannot be read now, so this does without the table */
+	row = hash_search(reads.rows, &hash.value, HASH_ENTER, NULL);
+	row->relid = relid;
 }
 
 /* What each key of what was read is handed to. */
-typedef void (*ReadKeyCallback) (OtHash hash, OtKeyMode mode, Oid relid, void *context);
+typedef void (*ReadKeyCallback) (OtHash hash, OtKeyMode mode, Oid relid, bool of_table, void *context);
 
 static void
 reads_for_each(ReadKeyCallback callback, void *context)
@@ -226,31 +261,47 @@ reads_for_each(ReadKeyCallback callback, void *context)
 		return;
 	hash_seq_init(&status, reads.tables);
 	while ((table = hash_seq_search(&status)) != NULL)
-	{
-		/* this transaction may have dropped it; then its key was taken at the drop */
-		if (table->whole && get_rel_name(table->relid) != NULL)
-			callback(ot_hash_relation(table->relid), OT_NO_KEY_UPDATE, table->relid, context);
-	}
+		callback(table->hash, table->whole ? OT_NO_KEY_UPDATE : OT_SHARE, table->relid, true, context);
 	hash_seq_init(&status, reads.rows);
 	while ((row = hash_seq_search(&status)) != NULL)
 	{
 		OtHash		hash = {row->hash};
 
 		table = hash_search(reads.tables, &row->relid, HASH_FIND, NULL);
-		if (!table->whole)
-			callback(hash, OT_SHARE, row->relid, context);
+		if (table == NULL || !table->whole)
+			callback(hash, OT_SHARE, row->relid, false, context);
 	}
 }
 
 static void
-reads_take_key(OtHash hash, OtKeyMode mode, Oid relid, void *context)
+reads_take_key(OtHash hash, OtKeyMode mode, Oid relid, bool of_table, void *context)
 {
 	ot_write_set_read_key(hash, mode, reads.base, relid);
 }
 
+/* May this role keep writers away from the table, as by LOCK TABLE? */
+static bool
+reads_may_hold(Oid relid, Oid role)
+{
+	const AclMode any = ACL_UPDATE | ACL_DELETE | ACL_TRUNCATE;
+	List	   *ancestors;
+	ListCell   *lc;
+
+	if (pg_class_aclcheck(relid, role, any) == ACLCHECK_OK)
+		return true;
+	ancestors = get_rel_relispartition(relid) ? get_partition_ancestors(relid) : NIL;
+	foreach(lc, ancestors)
+	{
+		if (pg_class_aclcheck(lfirst_oid(lc), role, any) == ACLCHECK_OK)
+			return true;
+	}
+	return false;
+}
+
 /*
  * What a prepared transaction has read is kept as it is until it is ended, so
- * its role must be one that could lock these tables.  Raises ERROR if not.
+ * who has read it must be a role that could lock these tables.  Raises ERROR if
+ * not.  What the check of a foreign key reads, the table's owner has read.
  */
 void
 ot_reads_check_may_hold(void)
@@ -265,26 +316,16 @@ ot_reads_check_may_hold(void)
 	{
 		char	   *name = get_rel_name(table->relid);
 
-		if (name != NULL &&
-			pg_class_aclcheck(table->relid, GetUserId(), ACL_UPDATE | ACL_DELETE | ACL_TRUNCATE) != ACLCHECK_OK)
+		if (name != NULL && OidIsValid(table->reader) &&
+			(!reads_may_hold(table->relid, table->reader) ||
+			 (table->several_readers && !reads_may_hold(table->relid, GetUserId()))))
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("cannot PREPARE a SERIALIZABLE transaction that has read table \"%s\"", name),
 					 errdetail("Nobody could change what it has read until it is ended, and role \"%s\" may not keep writers away from that table.",
-							   GetUserNameFromId(GetUserId(), false)),
+							   GetUserNameFromId(reads_may_hold(table->relid, table->reader) ? GetUserId() : table->reader, false)),
 					 errhint("Use COMMIT or REPEATABLE READ, or grant the role UPDATE, DELETE or TRUNCATE on the table.")));
 	}
-}
-
-/*
- * A relation that the transaction has a lock on, which keeps DDL and TRUNCATE
- * away.  There must have been none either since its snapshot.
- */
-void
-ot_reads_take_definition(Oid relid)
-{
-	if (unlikely(reads_have_begun()))
-		ot_write_set_read_key(ot_hash_relation(relid), OT_SHARE, reads.base, relid);
 }
 
 /* Makes keys of what was read.  To be called once, at PRE_COMMIT. */
@@ -295,14 +336,17 @@ ot_reads_take_keys(void)
 }
 
 static void
-reads_put_key(OtHash hash, OtKeyMode mode, Oid relid, void *context)
+reads_put_key(OtHash hash, OtKeyMode mode, Oid relid, bool of_table, void *context)
 {
 	ReturnSetInfo *result = context;
 	Datum		values[4];
 	bool		nulls[4] = {0};
 
+	/* the definition of what was used is not shown */
+	if (of_table && mode == OT_SHARE)
+		return;
 	values[0] = ObjectIdGetDatum(relid);
-	values[1] = CStringGetTextDatum(mode == OT_SHARE ? "READ ROW" : "READ TABLE");
+	values[1] = CStringGetTextDatum(of_table ? "READ TABLE" : "READ ROW");
 	values[2] = Int64GetDatum((int64) hash.value);
 	values[3] = Int64GetDatum((int64) reads.base.value);
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
@@ -340,7 +384,7 @@ ot_reads_fetched(struct IndexFetchTableData *fetch, TupleTableSlot *slot)
 		return;
 	known = reads_have_begun() ? hash_search(reads.fetches, &fetch, HASH_FIND, NULL) : NULL;
 	if (known == NULL)
-		reads_table(RelationGetRelid(fetch->rel))->whole = true;
+		reads_table_read(RelationGetRelid(fetch->rel))->whole = true;
 	if (known == NULL || known->by_identity || slot == NULL)
 		return;
 	info = ot_rel_info(fetch->rel);
@@ -368,7 +412,17 @@ ot_reads_found_in_the_way(Relation rel, TupleTableSlot *slot)
 	if (ot_capture_identity_hash(ot_rel_info(rel), slot, &hash))
 		reads_note_row(RelationGetRelid(rel), hash);
 	else
-		reads_table(RelationGetRelid(rel))->whole = true;
+		reads_table_read(RelationGetRelid(rel))->whole = true;
+}
+
+/* An index scan begins anew, perhaps with other values. */
+void
+ot_reads_fetch_reset(struct IndexFetchTableData *fetch)
+{
+	KnownFetch *known = reads_have_begun() ? hash_search(reads.fetches, &fetch, HASH_FIND, NULL) : NULL;
+
+	if (known != NULL)
+		known->noted = false;
 }
 
 /* The keys of an index scan for single rows. */
@@ -409,9 +463,11 @@ reads_is_point_scan(PointScan *scan, Relation rel, Relation index, ScanKey keys,
 	scan->by_identity = i == info->identity;
 	scan->keys = keys;
 	scan->types = index->rd_opcintype;
-	/* what else such an index has of the row may change with the value as it is */
-	if (index_only && !scan->by_identity &&
-		IndexRelationGetNumberOfAttributes(index) > IndexRelationGetNumberOfKeyAttributes(index))
+	/*
+	 * What else such an index has of the row, or a value that is equal and looks
+	 * otherwise, may change without its key.
+	 */
+	if (index_only && !scan->by_identity && !_bt_allequalimage(index, false))
 		return false;
 	for (i = 0; i < nkeys; i++)
 	{
@@ -509,12 +565,30 @@ reads_begin_point_scan(const PointScan *scan, Relation index, Snapshot snapshot,
 {
 	IndexScanDesc begun = OT_INDEX_BEGINSCAN(scan->rel, index, snapshot, scan->index->nkeys);
 	struct IndexFetchTableData *fetch = begun->xs_heapfetch;
-	KnownFetch *known = hash_search(reads.fetches, &fetch, HASH_ENTER, NULL);
+	KnownFetch *known;
 
+	if (!reads_have_begun())
+		reads_begin();
+	known = hash_search(reads.fetches, &fetch, HASH_ENTER, NULL);
 	known->by_identity = scan->by_identity;
+	known->noted = false;
 	begun->xs_want_itup = index_only;
 	index_rescan(begun, scan->keys, scan->index->nkeys, NULL, 0);
 	return begun;
+}
+
+/* Notes what the scan looks for, once each time that it begins. */
+static void
+reads_note_once(const PointScan *scan, IndexScanDesc begun)
+{
+	struct IndexFetchTableData *fetch = begun->xs_heapfetch;
+	KnownFetch *known = hash_search(reads.fetches, &fetch, HASH_FIND, NULL);
+
+	if (known != NULL && known->noted)
+		return;
+	reads_note_point_scan(scan);
+	if (known != NULL)
+		known->noted = true;
 }
 
 /*
@@ -537,11 +611,11 @@ reads_index_scan(IndexScanState *node, bool only_locks)
 	/* as ExecIndexScan() and IndexNext() begin */
 	if (node->iss_NumRuntimeKeys != 0 && !node->iss_RuntimeKeysReady)
 		ExecReScan(state);
-	only_locks = only_locks && scan.by_identity;
-	if (!only_locks)
-		reads_note_point_scan(&scan);
 	if (node->iss_ScanDesc == NULL)
 		node->iss_ScanDesc = reads_begin_point_scan(&scan, node->iss_RelationDesc, state->state->es_snapshot, false);
+	only_locks = only_locks && scan.by_identity;
+	if (!only_locks)
+		reads_note_once(&scan, node->iss_ScanDesc);
 	slot = exec_index_scan(state);
 	if (only_locks && TupIsNull(slot))
 		reads_note_point_scan(&scan);
@@ -575,12 +649,12 @@ reads_exec_index_only_scan(PlanState *state)
 	}
 	if (node->ioss_NumRuntimeKeys != 0 && !node->ioss_RuntimeKeysReady)
 		ExecReScan(state);
-	reads_note_point_scan(&scan);
 	if (node->ioss_ScanDesc == NULL)
 	{
 		node->ioss_ScanDesc = reads_begin_point_scan(&scan, node->ioss_RelationDesc, state->state->es_snapshot, true);
 		node->ioss_VMBuffer = InvalidBuffer;
 	}
+	reads_note_once(&scan, node->ioss_ScanDesc);
 	return exec_index_only_scan(state);
 }
 
@@ -624,6 +698,11 @@ reads_wrap_node(PlanState *state, void *only_locks)
 {
 	if (state == NULL)
 		return false;
+	/* A subplan that several nodes share is visited for each of them. */
+	if (state->ExecProcNodeReal == reads_exec_index_scan ||
+		state->ExecProcNodeReal == reads_exec_locking_index_scan ||
+		state->ExecProcNodeReal == reads_exec_index_only_scan)
+		return false;
 	if (IsA(state, IndexScanState) && reads_are_certified(((ScanState *) state)->ss_currentRelation))
 	{
 		exec_index_scan = state->ExecProcNodeReal;
@@ -637,6 +716,37 @@ reads_wrap_node(PlanState *state, void *only_locks)
 	return planstate_tree_walker(state, reads_wrap_node, only_locks);
 }
 
+/*
+ * The relations that a plan uses, with views and the parents of what it scans:
+ * their definitions are read.
+ */
+static void
+reads_note_used(const PlannedStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->relationOids)
+	{
+		Oid			relid = lfirst_oid(lc);
+		HeapTuple	tuple;
+		Form_pg_class form;
+		bool		counts;
+
+		if (relid < FirstNormalObjectId || hash_search(reads.tables, &relid, HASH_FIND, NULL) != NULL)
+			continue;
+		tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+		if (!HeapTupleIsValid(tuple))
+			continue;
+		form = (Form_pg_class) GETSTRUCT(tuple);
+		counts = form->relpersistence == RELPERSISTENCE_PERMANENT && !OidIsValid(form->relrewrite) &&
+			(form->relkind == RELKIND_RELATION || form->relkind == RELKIND_PARTITIONED_TABLE ||
+			 form->relkind == RELKIND_VIEW || form->relkind == RELKIND_MATVIEW);
+		ReleaseSysCache(tuple);
+		if (counts)
+			(void) reads_table(relid);
+	}
+}
+
 static void
 reads_executor_start(QueryDesc *query, int eflags)
 {
@@ -645,6 +755,8 @@ reads_executor_start(QueryDesc *query, int eflags)
 	/* early, while it is remembered what the snapshot shows */
 	if (unlikely(wanted) && FirstSnapshotSet && !reads_have_begun() && ot_format_level >= LEVEL)
 		reads_begin();
+	if (unlikely(wanted) && reads_have_begun())
+		reads_note_used(query->plannedstmt);
 	if (unlikely(wanted) && query->plannedstmt->parallelModeNeeded)
 	{
 		PlannedStmt *copy = MemoryContextAlloc(GetMemoryChunkContext(query), sizeof(PlannedStmt));

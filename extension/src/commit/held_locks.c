@@ -111,7 +111,6 @@ ot_held_locks_take_keys(void)
 		flush |= wrote_local;
 		ot_write_set_key_now(ot_hash_relation(locks[i].relid),
 							 ot_table_lock_to_mode(locks[i].mode), locks[i].relid);
-		ot_reads_take_definition(locks[i].relid);
 	}
 	pfree(locks);
 	return flush;

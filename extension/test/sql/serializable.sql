@@ -10,6 +10,9 @@ CREATE TABLE covering (id bigint PRIMARY KEY, u smallint, v int);
 CREATE UNIQUE INDEX ON covering (u) INCLUDE (v);
 CREATE UNIQUE INDEX ON covering (v) WHERE v > 7;
 CREATE UNIQUE INDEX ON covering ((v + 1));
+CREATE TABLE numbers (id int PRIMARY KEY, n numeric UNIQUE);
+INSERT INTO numbers VALUES (1, 1.0);
+VACUUM ANALYZE numbers;
 CREATE TABLE two (a int, b text, v int, PRIMARY KEY (a, b));
 CREATE TABLE no_key (v int);
 CREATE TABLE by_unique (u bigint NOT NULL UNIQUE, v int);
@@ -73,12 +76,20 @@ CALL reads('SELECT * FROM parted WHERE id = 150');
 CALL reads('SELECT * FROM (VALUES (5), (7), (99999)) x (i) JOIN t ON t.id = x.i');
 CALL reads('SELECT * FROM t a JOIN t b ON b.id = a.v WHERE a.id = 7');
 
+-- A subplan that the scans of several partitions share.
+CALL reads('SELECT * FROM parted p WHERE p.v = (SELECT v FROM t WHERE t.id = p.id) AND p.id IN (5, 150)');
+-- Many at once.
+CALL reads('SELECT * FROM t WHERE id = ANY (ARRAY(SELECT generate_series(1, 900)))');
+CALL reads('SELECT * FROM t WHERE id = ANY (ARRAY(SELECT generate_series(1, 100000)))');
+
 -- By something else, or only a part of it: the table.
 CALL reads('SELECT * FROM two WHERE a = 1');
 CALL reads('SELECT * FROM t WHERE id < 5');
 CALL reads('SELECT * FROM t WHERE id = 5::numeric');
 CALL reads('SELECT u, v FROM covering WHERE u = 5');
 CALL reads('SELECT * FROM covering WHERE v = 9');
+CALL reads('SELECT n FROM numbers WHERE n = 1');
+CALL reads('SELECT id FROM numbers WHERE n = 1');
 CALL reads('SELECT * FROM covering WHERE v + 1 = 9');
 CALL reads('SELECT * FROM t WHERE v = 5');
 CALL reads('SELECT max(id) FROM t');

@@ -11,7 +11,7 @@
 //! | incarnations | u64 n, n × (u32 node, u64 incarnation, index at which it ended; 0 if it runs) |
 //! | losses | u64 n, n × (u64 hash, u32 node, u32 count, u8 mode, index until) |
 //! | reserved keys | u64 n, n × (u64 hash, u32 node, u8 mode, index by, index until) |
-//! | held | u64 n, n × (index prepared at, u32 node, u32 keys, index lost to); u64 n, n × (u64 hash, u8 mode) |
+//! | held | u64 n, n × (index prepared at, u32 node, u32 keys, index lost to); u64 n, n × (u64 hash, u8 mode, plus 4 if only read) |
 //! | prepared, left out | like held |
 //! | left out | u64 n, n × (index, index of the entry that leaves it out) |
 //! | to arrive in parts | u64 n, n × txn, the next one first |
@@ -19,11 +19,11 @@
 //!
 //! The map of taken keys is not stored: it follows from the window and is rebuilt from it.
 
-use super::held::Prepared;
+use super::held::{HeldKey, Prepared};
 use super::outcomes::{Outcomes, Record};
 use super::reserved::{Losses, Reservation, Reserved};
 use super::{Certifier, CommittedIndexes, FixedMap, Limits, Verdict, WindowEntry};
-use crate::entry::LockMode;
+use crate::entry::{LockMode, READ};
 use crate::error::{Error, Result};
 use crate::ids::{Base, LogIndex, NodeId, TxnId};
 use crate::wire::{put_txn, Reader};
@@ -278,9 +278,9 @@ fn put_prepared<'a>(all: impl Iterator<Item = &'a Prepared> + Clone, out: &mut B
         out.put_u64_le(prepared.lost_to.0);
     }
     out.put_u64_le(all.clone().map(|prepared| prepared.keys.len() as u64).sum());
-    for (hash, mode) in all.flat_map(|prepared| &prepared.keys) {
-        out.put_u64_le(*hash);
-        out.put_u8(*mode as u8);
+    for key in all.flat_map(|prepared| &prepared.keys) {
+        out.put_u64_le(key.hash);
+        out.put_u8(key.mode as u8 | if key.read { READ } else { 0 });
     }
 }
 
@@ -297,7 +297,9 @@ fn take_prepared(r: &mut Reader) -> Result<Vec<Prepared>> {
         left = left.checked_sub(keys).ok_or_else(|| r.error("what is held has more keys than there are"))?;
         let mut held = Vec::with_capacity(keys);
         for _ in 0..keys {
-            held.push((r.u64("held")?, mode(r)?));
+            let (hash, byte) = (r.u64("held")?, r.u8("mode")?);
+            let mode = LockMode::from_u8(byte & !READ).ok_or_else(|| r.error("a lock mode above 3"))?;
+            held.push(HeldKey { hash, mode, read: byte & READ != 0 });
         }
         all.push(Prepared { index, node, lost_to, keys: held });
     }

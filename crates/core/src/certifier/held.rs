@@ -4,6 +4,10 @@
 //! until it is ended nothing may commit that would have conflicted with it.  Its keys are kept here, and no base is: an
 //! entry that wants one of them in a conflicting mode aborts, whatever it has seen.
 //!
+//! Keys of what it has only read are kept as well, and marked: an entry that takes one of them in a conflicting mode
+//! aborts, since what was read must still be so where the transaction is committed.  An entry that has only read what it
+//! is going to change comes before it, and does not mind, unless it is to be prepared itself.  Two reads never conflict.
+//!
 //! Invariants:
 //! - A name is held by one transaction at most: it is one of the keys.
 //! - The keys of two held transactions that may be committed do not conflict.
@@ -15,7 +19,7 @@
 //! - Held keys and transactions are limited; a PREPARE TRANSACTION that finds no room aborts, and nothing else does.
 
 use super::fixed_map::FixedMap;
-use crate::entry::{Entry, LockMode};
+use crate::entry::{Entry, EntryKind, Key, LockMode};
 use crate::ids::{LogIndex, NodeId};
 use std::collections::BTreeMap;
 
@@ -33,20 +37,40 @@ pub struct Prepared {
     /// The entry that left something out which it may have seen, 0 if none: it can only be rolled back.
     pub(super) lost_to: LogIndex,
     /// The first is its name.
-    pub(super) keys: Vec<(u64, LockMode)>,
+    pub(super) keys: Vec<HeldKey>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeldKey {
+    pub hash: u64,
+    pub mode: LockMode,
+    /// The transaction has only read what it stands for.
+    pub read: bool,
+}
+
+impl HeldKey {
+    fn meets(self, mode: LockMode, read: bool) -> bool {
+        !(self.read && read) && self.mode.conflicts_with(mode)
+    }
 }
 
 impl Prepared {
     fn name(&self) -> u64 {
-        self.keys[0].0
+        self.keys[0].hash
+    }
+
+    /// What it takes where it is committed.
+    pub(super) fn taken(&self) -> impl Iterator<Item = (u64, LockMode)> + '_ {
+        self.keys.iter().filter(|key| !key.read).map(|key| (key.hash, key.mode))
     }
 }
 
 #[derive(Default)]
 pub(super) struct Held {
     pub by_name: BTreeMap<u64, Prepared>,
-    /// For each hash that is held: by whom, by name, and the strongest mode.  For look-ups only.
-    holders: FixedMap<u64, Vec<(u64, LockMode)>>,
+    /// For each hash that is held: by whom, by name, and the strongest mode of what is taken and of what was read.  For
+    /// look-ups only.
+    holders: FixedMap<u64, Vec<(u64, HeldKey)>>,
     keys: usize,
     /// What was prepared and is left out, by the index of the entry that prepared it: if that is not to be left out
     /// after all, it is held again.
@@ -59,10 +83,11 @@ impl Held {
         if self.by_name.is_empty() {
             return None;
         }
-        let mut keys = (0..).zip(entry.keys());
+        let minds_reads = entry.kind == EntryKind::Prepare;
+        let mut keys = (0..).zip(entry.keys()).filter(|(number, _)| minds_reads || entry.takes(*number));
         keys.find_map(|(number, key)| {
             let holders = self.holders.get(&key.hash)?.iter();
-            let held = holders.filter(|(_, mode)| mode.conflicts_with(key.mode));
+            let held = holders.filter(|(_, held)| held.meets(key.mode, !entry.takes(number)));
             let first = held.filter_map(|(name, _)| self.by_name.get(name)).min_by_key(|held| held.index)?;
             Some((number, first))
         })
@@ -81,18 +106,19 @@ impl Held {
 
     /// The entry at `index` is prepared.
     pub fn prepare(&mut self, index: LogIndex, entry: &Entry) {
-        let keys: Vec<(u64, LockMode)> = entry.keys().map(|key| (key.hash, key.mode)).collect();
+        let held = |(number, key): (u32, Key)| HeldKey { hash: key.hash, mode: key.mode, read: !entry.takes(number) };
+        let keys: Vec<HeldKey> = (0..).zip(entry.keys()).map(held).collect();
         self.put(Prepared { index, node: entry.txn.node, lost_to: LogIndex::ZERO, keys });
     }
 
     pub fn put(&mut self, prepared: Prepared) {
         let name = prepared.name();
         self.keys += prepared.keys.len();
-        for (hash, mode) in &prepared.keys {
-            let holders = self.holders.entry(*hash).or_default();
-            match holders.iter_mut().find(|(holder, _)| *holder == name) {
-                Some((_, strongest)) => *strongest = (*strongest).max(*mode),
-                None => holders.push((name, *mode)),
+        for key in &prepared.keys {
+            let holders = self.holders.entry(key.hash).or_default();
+            match holders.iter_mut().find(|(holder, held)| *holder == name && held.read == key.read) {
+                Some((_, strongest)) => strongest.mode = strongest.mode.max(key.mode),
+                None => holders.push((name, *key)),
             }
         }
         self.by_name.insert(name, prepared);
@@ -101,7 +127,7 @@ impl Held {
     pub fn release(&mut self, name: u64) -> Option<Prepared> {
         let prepared = self.by_name.remove(&name)?;
         self.keys -= prepared.keys.len();
-        for (hash, _) in &prepared.keys {
+        for HeldKey { hash, .. } in &prepared.keys {
             let Some(holders) = self.holders.get_mut(hash) else { continue };
             holders.retain(|(holder, _)| *holder != name);
             if holders.is_empty() {
@@ -115,7 +141,7 @@ impl Held {
     pub fn lose(&mut self, index: LogIndex, keys: &[(u64, LockMode)]) {
         for (hash, mode) in keys {
             let Some(holders) = self.holders.get(hash) else { continue };
-            for (name, _) in holders.iter().filter(|(_, held)| held.conflicts_with(*mode)) {
+            for (name, _) in holders.iter().filter(|(_, held)| held.meets(*mode, false)) {
                 if let Some(held) = self.by_name.get_mut(name) {
                     held.lost_to = index;
                 }
@@ -144,8 +170,9 @@ impl Held {
         if self.by_name.contains_key(&name) {
             return;
         }
-        let is_held = |(hash, mode): &(u64, LockMode)| {
-            self.holders.get(hash).is_some_and(|holders| holders.iter().any(|(_, held)| held.conflicts_with(*mode)))
+        let is_held = |key: &HeldKey| {
+            let holders = self.holders.get(&key.hash);
+            holders.is_some_and(|holders| holders.iter().any(|(_, held)| held.meets(key.mode, key.read)))
         };
         if is_taken || prepared.keys.iter().any(is_held) {
             prepared.lost_to = index;

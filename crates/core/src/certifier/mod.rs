@@ -406,7 +406,7 @@ impl Certifier {
         self.held.lose(index, &keys);
         if let Some(prepared) = kept {
             let by = was_left_out_by.unwrap_or_default();
-            let is_taken = prepared.keys.iter().any(|(hash, mode)| self.last_taken(*hash, *mode) > by);
+            let is_taken = prepared.keys.iter().any(|key| self.last_taken(key.hash, key.mode) > by);
             self.held.put_back(prepared, is_taken, index);
         }
         self.take(index, entry.txn.node, keys);
@@ -430,7 +430,7 @@ impl Certifier {
         let name = entry.keys().next().map(|key| (key.hash, key.mode));
         let held = name.and_then(|(name, _)| self.held.release(name));
         match held.filter(|_| entry.kind == EntryKind::CommitPrepared) {
-            Some(held) => self.take(index, entry.txn.node, held.keys),
+            Some(held) => self.take(index, entry.txn.node, held.taken()),
             None => self.take(index, entry.txn.node, name),
         }
     }

@@ -251,6 +251,12 @@ async fn anomalies_of_snapshots_do_not_happen() {
             "drop table range_2; create table range_2 partition of range for values from (9) to (20)",
             "select count(*) from range",
         ),
+        ("savepoint s; select from other where id = 7; rollback to s", "truncate other", "select 1"),
+        (
+            "insert into receipt (batch, amount) select v, v from other",
+            "insert into other values (70, 70, 7)",
+            "alter table other rename to renamed",
+        ),
     ] {
         lab.everywhere().await;
         b.must(&format!("begin isolation level serializable; {before}")).await;
