@@ -65,6 +65,19 @@ pub struct Running {
     ddl: Arc<Ddl>,
 }
 
+/// Runs DDL.  Right after a stage a schema or a table may be kept for a region that lost there again and again.
+async fn make(session: &mut Session, sql: &str) -> Result<()> {
+    let until = Instant::now() + BACK;
+    loop {
+        match session.run(sql).await {
+            Err(why) if why.to_string().contains("ERROR 40001") && Instant::now() < until => {
+                tokio::time::sleep(RETRY_CONNECT).await;
+            }
+            done => return done,
+        }
+    }
+}
+
 impl Stage {
     pub fn new(
         cluster: &Arc<Cluster>,
@@ -168,7 +181,7 @@ impl Stage {
     /// Creates the tables.  [`Running::launch`] starts the clients, once the tables of all stages exist.
     pub async fn prepare(self: &Arc<Self>) -> Result<Running> {
         let mut session = self.session(0).await?;
-        session.run(&format!("create schema {0}; set search_path = {0}", self.schema)).await?;
+        make(&mut session, &format!("create schema {0}; set search_path = {0}", self.schema)).await?;
         let running = Running {
             stage: Arc::clone(self),
             clients: Vec::new(),
@@ -193,7 +206,7 @@ impl Stage {
             ddl.tables(),
         ];
         for tables in tables {
-            session.run(&tables).await?;
+            make(&mut session, &tables).await?;
         }
         self.cluster.converge().await?;
         Ok(running)
