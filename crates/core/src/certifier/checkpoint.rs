@@ -11,11 +11,13 @@
 //! | incarnations | u64 n, n × (u32 node, u64 incarnation, index at which it ended; 0 if it runs) |
 //! | losses | u64 n, n × (u64 hash, u32 node, u32 count, u8 mode, index until) |
 //! | reserved keys | u64 n, n × (u64 hash, u32 node, u8 mode, index by, index until) |
-//! | held | u64 n, n × (index prepared at, u32 node, u32 keys, index lost to); u64 n, n × (u64 hash, u8 mode, plus 4 if only read) |
+//! | held | u64 n, n × (index prepared at, u32 node, u32 keys, index lost to); u64 n, n × (u64 hash, u8 held mode) |
 //! | prepared, left out | like held |
 //! | left out | u64 n, n × (index, index of the entry that leaves it out) |
 //! | to arrive in parts | u64 n, n × txn, the next one first |
 //! | committed indexes | index known after, u64 n, n × index |
+//!
+//! A held mode is a mode, plus 4 for what the transaction has only read.
 //!
 //! The map of taken keys is not stored: it follows from the window and is rebuilt from it.
 

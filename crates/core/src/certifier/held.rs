@@ -5,8 +5,9 @@
 //! entry that wants one of them in a conflicting mode aborts, whatever it has seen.
 //!
 //! Keys of what it has only read are kept as well, and marked: an entry that takes one of them in a conflicting mode
-//! aborts, since what was read must still be so where the transaction is committed.  An entry that has only read what it
-//! is going to change comes before it, and does not mind, unless it is to be prepared itself.  Two reads never conflict.
+//! aborts, since what was read must still be so where the transaction is committed.  An entry that has only read what
+//! it is going to change comes before it, and does not mind, unless it is to be prepared itself.  Two reads never
+//! conflict.
 //!
 //! Invariants:
 //! - A name is held by one transaction at most: it is one of the keys.
