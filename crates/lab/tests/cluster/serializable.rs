@@ -95,6 +95,8 @@ async fn whoever_has_read_what_has_changed_since_loses() {
             if n % share != first {
                 continue;
             }
+            // What the reader of the pair before has committed.
+            lab.everywhere().await;
             writer.must(ROWS).await;
             writer.must("refresh materialized view total; analyze t, pair, plain, parted").await;
             lab.everywhere().await;
