@@ -114,6 +114,18 @@ start_node
 export ONETRIP_UNIT=$work/onetrip_unit.so
 ONETRIP_GOLDEN=$(cd ../../testdata/agent && pwd)
 export ONETRIP_GOLDEN ONETRIP_NODE_PID=$node
+# A process stops when one of its threads comes to handle the signal, which on a busy machine takes a while.
+cat >"$work/stop-node" <<'END'
+#!/bin/bash
+kill -STOP "$ONETRIP_NODE_PID"
+for _ in $(seq 2000); do
+    grep -hq '^State:[[:space:]]*[^T[:space:]]' /proc/"$ONETRIP_NODE_PID"/task/*/status || exit 0
+    sleep 0.005
+done
+echo "the node has not stopped"
+END
+chmod 755 "$work/stop-node"
+export ONETRIP_STOP_NODE=$work/stop-node
 passed=0
 failed=0
 

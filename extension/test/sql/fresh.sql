@@ -408,7 +408,7 @@ SELECT count(*) FROM later;
 \! psql -d postgres -XAtqc "SET onetrip.commit_timeout = '100ms'" -c "SET onetrip.read = fresh" -c "CREATE TEMP TABLE x AS SELECT 1" -c "SELECT count(*) FROM x"
 
 -- A change of the table that comes before what the read waits for needs the lock that the read has: the read gives way.
-\! kill -STOP $ONETRIP_NODE_PID
+\! $ONETRIP_STOP_NODE
 \! psql -Xqc "SET onetrip.commit_timeout = '300ms'" -c "ALTER TABLE fresh.later ADD COLUMN w int" 2>&1 | grep -c 'is not known yet'
 \! echo "psql -XAtqc 'SELECT onetrip.position() + 1'; kill -CONT $ONETRIP_NODE_PID" >$DIR/answer
 \set VERBOSITY terse
@@ -445,7 +445,7 @@ BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT count(*) = one_count() AS same FROM t;
 COMMIT;
 BEGIN;
-\! kill -STOP $ONETRIP_NODE_PID
+\! $ONETRIP_STOP_NODE
 SET LOCAL statement_timeout = '200ms';
 SAVEPOINT s;
 SELECT count(*) FROM later;

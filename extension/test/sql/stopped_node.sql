@@ -37,7 +37,7 @@ SELECT pg_backend_pid() AS pid \gset
 -- Larger than the socket's buffer: cancelled while it is being sent, so it did not commit, and never will.
 BEGIN;
 INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(2, 8000) g;
-\! kill -STOP $ONETRIP_NODE_PID
+\! $ONETRIP_STOP_NODE
 \! psql -X -q -c "CALL stopped_node.cancel_commit($PID)" >/dev/null 2>&1 &
 COMMIT;
 \! kill -CONT $ONETRIP_NODE_PID
@@ -49,7 +49,7 @@ SELECT count(*) FROM t;
 BEGIN;
 INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(2, 8000) g;
 SET onetrip.commit_timeout = '300ms';
-\! kill -STOP $ONETRIP_NODE_PID
+\! $ONETRIP_STOP_NODE
 COMMIT;
 \! kill -CONT $ONETRIP_NODE_PID
 RESET onetrip.commit_timeout;
@@ -59,7 +59,7 @@ SELECT count(*) FROM t;
 
 -- Completely sent: the outcome is not known at first, then it is; the apply worker writes the row.
 SET onetrip.commit_timeout = '300ms';
-\! kill -STOP $ONETRIP_NODE_PID
+\! $ONETRIP_STOP_NODE
 INSERT INTO t VALUES (20000, 'sent whole');
 \! kill -CONT $ONETRIP_NODE_PID
 RESET onetrip.commit_timeout;
@@ -68,7 +68,7 @@ SELECT soon('SELECT count(*) = 1 FROM stopped_node.t WHERE id = 20000') AS commi
 -- Cancelled after it was sent: the same.
 BEGIN;
 INSERT INTO t VALUES (20001, 'cancelled');
-\! kill -STOP $ONETRIP_NODE_PID
+\! $ONETRIP_STOP_NODE
 \! psql -X -q -c "CALL stopped_node.cancel_commit($PID)" >/dev/null 2>&1 &
 COMMIT;
 \! kill -CONT $ONETRIP_NODE_PID
@@ -88,11 +88,11 @@ CREATE FUNCTION inlined(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT plain
 CREATE TABLE owned (id int PRIMARY KEY);
 CREATE INDEX ON owned (owners_only(id), inlined(id));
 SET onetrip.commit_timeout = '300ms';
-\! kill -STOP $ONETRIP_NODE_PID
+\! $ONETRIP_STOP_NODE
 INSERT INTO owned VALUES (1);
 \! kill -CONT $ONETRIP_NODE_PID
 SELECT soon('SELECT count(*) = 1 FROM stopped_node.owned') AS committed;
-\! kill -STOP $ONETRIP_NODE_PID
+\! $ONETRIP_STOP_NODE
 DELETE FROM owned;
 \! kill -CONT $ONETRIP_NODE_PID
 SELECT soon('SELECT count(*) = 0 FROM stopped_node.owned') AS committed;
@@ -100,7 +100,7 @@ RESET onetrip.commit_timeout;
 RESET ROLE;
 
 -- Readers never noticed, and everything goes on.
-\! kill -STOP $ONETRIP_NODE_PID
+\! $ONETRIP_STOP_NODE
 SELECT count(*) FROM t;
 \! kill -CONT $ONETRIP_NODE_PID
 INSERT INTO t VALUES (30000, 'after');
