@@ -50,6 +50,7 @@ extern void ot_ddl_take_relation_key(Oid relid);
 
 /* ddl_lock.c */
 extern void ot_ddl_lock_relations(Node *stmt);
+extern void ot_ddl_each_of_role(Oid role, void (*callback) (ObjectAddress object, void *context), void *context);
 extern ObjectWithArgs *ot_ddl_created_function(CreateFunctionStmt *create);
 
 /* ddl_classify.c */

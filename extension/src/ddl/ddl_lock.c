@@ -466,6 +466,40 @@ ddl_lock_granted(GrantStmt *stmt)
 	}
 }
 
+/* Each object of this database that the role owns or has a privilege on. */
+void
+ot_ddl_each_of_role(Oid role, void (*callback) (ObjectAddress object, void *context), void *context)
+{
+	Relation	catalog = table_open(SharedDependRelationId, AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData key[2];
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key[0], Anum_pg_shdepend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(AuthIdRelationId));
+	ScanKeyInit(&key[1], Anum_pg_shdepend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(role));
+	scan = systable_beginscan(catalog, SharedDependReferenceIndexId, true, NULL, 2, key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_shdepend form = (Form_pg_shdepend) GETSTRUCT(tuple);
+
+		if (form->dbid == MyDatabaseId)
+			callback((ObjectAddress) {form->classid, form->objid, 0}, context);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+}
+
+static void
+ddl_lock_object_granted_to(ObjectAddress object, void *context)
+{
+	if (object.classId == RelationRelationId)
+		ddl_lock_against_truncate(object.objectId);
+	else if (object.classId == PublicationRelationId)
+		ddl_lock_publication(object.objectId);
+}
+
 /*
  * DROP OWNED revokes privileges that were granted to the roles, and drops their
  * publications.
@@ -473,33 +507,10 @@ ddl_lock_granted(GrantStmt *stmt)
 static void
 ddl_lock_granted_to(List *roles)
 {
-	Relation	catalog = table_open(SharedDependRelationId, AccessShareLock);
 	ListCell   *lc;
 
 	foreach(lc, roles)
-	{
-		Oid			role = get_rolespec_oid(lfirst_node(RoleSpec, lc), true);
-		SysScanDesc scan;
-		ScanKeyData key[2];
-		HeapTuple	tuple;
-
-		ScanKeyInit(&key[0], Anum_pg_shdepend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(AuthIdRelationId));
-		ScanKeyInit(&key[1], Anum_pg_shdepend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(role));
-		scan = systable_beginscan(catalog, SharedDependReferenceIndexId, true, NULL, 2, key);
-		while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		{
-			Form_pg_shdepend form = (Form_pg_shdepend) GETSTRUCT(tuple);
-
-			if (form->dbid == MyDatabaseId && form->classid == RelationRelationId)
-				ddl_lock_against_truncate(form->objid);
-			else if (form->dbid == MyDatabaseId && form->classid == PublicationRelationId)
-				ddl_lock_publication(form->objid);
-		}
-		systable_endscan(scan);
-	}
-	table_close(catalog, AccessShareLock);
+		ot_ddl_each_of_role(get_rolespec_oid(lfirst_node(RoleSpec, lc), true), ddl_lock_object_granted_to, NULL);
 }
 
 /*

@@ -37,7 +37,6 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_namespace.h"
-#include "catalog/pg_shdepend.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -189,35 +188,18 @@ ddl_make_way_look_at(Dependents *dependents, ObjectAddress object)
 		ddl_make_way_look_at(dependents, (ObjectAddress) {TypeRelationId, get_rel_type_id(object.objectId), 0});
 }
 
-/*
- * What the role owns, or has privileges on: all of it for DROP OWNED, which drops
- * it, and what is temporary for DROP ROLE.
- */
 static void
-ddl_make_way_look_at_role(Dependents *dependents, Oid role, bool all)
+ddl_make_way_look_at_owned(ObjectAddress object, void *dependents)
 {
-	Relation	catalog = table_open(SharedDependRelationId, AccessShareLock);
-	SysScanDesc scan;
-	ScanKeyData key[2];
-	HeapTuple	tuple;
+	if (ot_ddl_find_whole(&object))
+		ddl_make_way_look_at(dependents, object);
+}
 
-	ScanKeyInit(&key[0], Anum_pg_shdepend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(AuthIdRelationId));
-	ScanKeyInit(&key[1], Anum_pg_shdepend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(role));
-	scan = systable_beginscan(catalog, SharedDependReferenceIndexId, true, NULL, 2, key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_shdepend form = (Form_pg_shdepend) GETSTRUCT(tuple);
-		ObjectAddress object = {form->classid, form->objid, 0};
-
-		if (form->dbid != MyDatabaseId || !ot_ddl_find_whole(&object))
-			continue;
-		if (all || OidIsValid(ddl_make_way_temporary_schema(object)))
-			ddl_make_way_look_at(dependents, object);
-	}
-	systable_endscan(scan);
-	table_close(catalog, AccessShareLock);
+static void
+ddl_make_way_look_at_temporary(ObjectAddress object, void *dependents)
+{
+	if (ot_ddl_find_whole(&object) && OidIsValid(ddl_make_way_temporary_schema(object)))
+		ddl_make_way_look_at(dependents, object);
 }
 
 static void
@@ -254,11 +236,11 @@ ddl_make_way_look_at_statement(Dependents *dependents, Node *stmt)
 			break;
 		case T_DropRoleStmt:
 			foreach(lc, ((DropRoleStmt *) stmt)->roles)
-				ddl_make_way_look_at_role(dependents, get_rolespec_oid(lfirst(lc), true), false);
+				ot_ddl_each_of_role(get_rolespec_oid(lfirst(lc), true), ddl_make_way_look_at_temporary, dependents);
 			break;
 		case T_DropOwnedStmt:
 			foreach(lc, ((DropOwnedStmt *) stmt)->roles)
-				ddl_make_way_look_at_role(dependents, get_rolespec_oid(lfirst(lc), true), true);
+				ot_ddl_each_of_role(get_rolespec_oid(lfirst(lc), true), ddl_make_way_look_at_owned, dependents);
 			break;
 		case T_AlterExtensionStmt:
 			ddl_make_way_look_at_named(dependents, OBJECT_EXTENSION,
