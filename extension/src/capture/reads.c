@@ -662,16 +662,20 @@ reads_exec_index_only_scan(PlanState *state)
 
 /*
  * SELECT of a constant from one table, by an index alone, FOR KEY SHARE: it
- * tells nothing of a row but that it is there, and locks it.
+ * tells nothing of a row but that it is there, and locks it, however long that
+ * takes.
  */
 static bool
 reads_only_locks(const PlannedStmt *stmt)
 {
 	Plan	   *plan = stmt->planTree;
+	PlanRowMark *lock;
 	ListCell   *lc;
 
-	if (stmt->commandType != CMD_SELECT || list_length(stmt->rtable) != 1 || list_length(stmt->rowMarks) != 1 ||
-		linitial_node(PlanRowMark, stmt->rowMarks)->strength != LCS_FORKEYSHARE ||
+	if (stmt->commandType != CMD_SELECT || list_length(stmt->rtable) != 1 || list_length(stmt->rowMarks) != 1)
+		return false;
+	lock = linitial_node(PlanRowMark, stmt->rowMarks);
+	if (lock->strength != LCS_FORKEYSHARE || lock->waitPolicy != LockWaitBlock ||
 		!IsA(plan, LockRows) || !IsA(outerPlan(plan), IndexScan) || outerPlan(plan)->qual != NIL)
 		return false;
 	foreach(lc, plan->targetlist)

@@ -96,6 +96,8 @@ verdict_raise_lost(OtTxnId txn, OtVerdict *verdict)
 		ereport(ERROR,
 				(errcode(OT_ERR_LOST),
 				 errmsg("could not commit: the transaction is too old to be checked for conflicts"),
+				 ot_write_set_key_is_read(verdict->key_number) ?
+				 errdetail("Its snapshot is from before log index " UINT64_FORMAT ".", verdict->other.value) :
 				 errdetail("Its oldest row lock was taken before log index " UINT64_FORMAT ".",
 						   verdict->other.value),
 				 ot_worker_hint_retry("Retry the transaction; keep write transactions shorter.")));

@@ -171,6 +171,7 @@ CALL reads('DO $x$ BEGIN INSERT INTO child VALUES (3, 99999); EXCEPTION WHEN for
 CALL reads('SELECT 1 FROM ONLY t x WHERE id = 7 AND v + 0 = 7 FOR KEY SHARE OF x');
 CALL reads('SELECT v FROM ONLY t x WHERE id = 7 FOR KEY SHARE OF x');
 CALL reads('SELECT 1 FROM ONLY t x WHERE id = 7 FOR SHARE OF x');
+CALL reads('SELECT 1 FROM ONLY t x WHERE id OPERATOR(pg_catalog.=) 7 FOR KEY SHARE OF x SKIP LOCKED LIMIT 1');
 -- At other levels nothing is noted.
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT count(*) FROM t;
@@ -220,10 +221,63 @@ BEGIN ISOLATION LEVEL SERIALIZABLE;
 UPDATE two SET v = 2;
 PREPARE TRANSACTION 'may';
 ROLLBACK PREPARED 'may';
+-- Nor if others have read for it, unless they may; nor before it had the right on the parent.
+RESET ROLE;
+CREATE FUNCTION looks_for_all(which int) RETURNS int LANGUAGE plpgsql SECURITY DEFINER SET search_path = serializable AS
+    $$BEGIN RETURN v FROM t WHERE id = which; END$$;
+GRANT SELECT ON parted_1, parted_2 TO serializable_reader;
+SET ROLE serializable_reader;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT looks_for_all(5);
+UPDATE two SET v = 3;
+PREPARE TRANSACTION 'may, by the owner';
+ROLLBACK PREPARED 'may, by the owner';
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT looks_for_all(5);
+SELECT v FROM t WHERE id = 5;
+UPDATE two SET v = 3;
+PREPARE TRANSACTION 'may not';
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT v FROM parted_2 WHERE id = 150;
+UPDATE two SET v = 3;
+PREPARE TRANSACTION 'may not';
+RESET ROLE;
+GRANT DELETE ON parted TO serializable_reader;
+SET ROLE serializable_reader;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT v FROM parted_2 WHERE id = 150;
+UPDATE two SET v = 3;
+PREPARE TRANSACTION 'may, on the parent';
+ROLLBACK PREPARED 'may, on the parent';
 RESET ROLE;
 REVOKE ALL ON SCHEMA serializable FROM serializable_reader;
-REVOKE ALL ON t, two FROM serializable_reader;
+REVOKE ALL ON t, two, parted, parted_1, parted_2 FROM serializable_reader;
 DROP ROLE serializable_reader;
+-- Before format level 1 it is refused where something is read, whatever reads it; not where nothing is.
+SELECT unit.use_level(0);
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+INSERT INTO no_key VALUES (2);
+COMMIT;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+INSERT INTO child VALUES (20001, 7);
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT v FROM t WHERE id = 5;
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT u FROM t WHERE u = 5;
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT count(*) FROM no_key;
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SAVEPOINT s;
+INSERT INTO no_key VALUES (3);
+ROLLBACK TO s;
+SELECT 1 AS no_table;
+COMMIT;
+SELECT unit.use_level(1);
 -- A transaction whose reads are before an entry that it does not see.
 SET default_transaction_isolation = serializable;
 UPDATE t SET v = v + 1 WHERE id = 5 RETURNING v;

@@ -56,6 +56,7 @@ PG_FUNCTION_INFO_V1(unit_used_sequences);
 PG_FUNCTION_INFO_V1(unit_connect);
 PG_FUNCTION_INFO_V1(unit_connect_with);
 PG_FUNCTION_INFO_V1(unit_use_socket);
+PG_FUNCTION_INFO_V1(unit_use_level);
 PG_FUNCTION_INFO_V1(unit_read_behind_end);
 PG_FUNCTION_INFO_V1(unit_delete_unseen);
 PG_FUNCTION_INFO_V1(unit_lag_in_queue);
@@ -530,6 +531,17 @@ unit_use_socket(PG_FUNCTION_ARGS)
 	ot_agent_close(ot_commit_agent());
 	ot_agent_socket = PG_ARGISNULL(0) ? real_path :
 		MemoryContextStrdup(TopMemoryContext, text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	PG_RETURN_VOID();
+}
+
+/*
+ * unit_use_level(level int) returns void: from now on this is the format level
+ * for this session.
+ */
+Datum
+unit_use_level(PG_FUNCTION_ARGS)
+{
+	ot_format_level = PG_GETARG_INT32(0);
 	PG_RETURN_VOID();
 }
 
