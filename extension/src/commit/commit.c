@@ -4,8 +4,8 @@
  *	  A transaction's way through COMMIT: the transaction callback.
  *
  *	event		may error	verdict				what is done
- *	PRE_COMMIT	yes			not known			keys of held locks, rehearse statements,
- *											propose, wait
+ *	PRE_COMMIT	yes			not known			keys of held locks and of reads, rehearse
+ *											statements, propose, wait
  *				as 08007	commit				wait for the turn, take the origin
  *	(the server's own steps up to the commit record)
  *				as 08007	commit				nothing of ours
