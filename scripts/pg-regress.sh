@@ -11,6 +11,7 @@
 #   ONETRIP_REGRESS_DIR=DIR    sources, results and logs (default: /var/tmp/onetrip-pg-regress)
 #   PARALLEL=1                 tests in groups at the same time, as PostgreSQL runs them: some get 40001 then, at random
 #   STRIDE=--stride=8          sequences in shares, as a cluster has them by default
+#   PGOPTIONS="-c default_transaction_isolation=serializable"  (for example) settings of all sessions, on both systems
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
