@@ -377,6 +377,54 @@ proptest! {
         prop_assert_eq!(known, committed);
     }
 
+    /// Entries with so many keys that their order is changed get the same verdicts, about the same keys.
+    #[test]
+    fn many_keys_are_judged_as_few_are(
+        sizes in proptest::collection::vec(900usize..1_400, 1..10),
+        seed in any::<u64>(),
+        window_keys in 1_000u64..6_000,
+        restart_at in 0usize..10,
+    ) {
+        let limits = Limits { window_keys, ..Limits::default() };
+        let mut model = Model { limits, index: 0, committed: vec![], decided: vec![], losses: vec![], counts_until: vec![], reserved: vec![] };
+        let mut real = Certifier::new(limits);
+        let mut committed_indexes = CommittedIndexes::default();
+        let mut random = seed;
+        let mut below = |n: u64| {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (random >> 33) % n
+        };
+        for (n, size) in sizes.into_iter().enumerate() {
+            if n == restart_at {
+                (real, committed_indexes) = load(save(&real, &committed_indexes), limits).unwrap();
+            }
+            let index = LogIndex(n as u64 + 1);
+            // Most bases are as new as can be, so about half of the entries commit.
+            let keys: Vec<Key> = (0..size)
+                .map(|_| {
+                    let behind = if below(500) == 0 { below(4) } else { 0 };
+                    let base = Base((index.0 - 1).saturating_sub(behind));
+                    Key { hash: below(5_000), mode: LockMode::ALL[below(4) as usize], base }
+                })
+                .collect();
+            // Each comes from another node, so that nothing is reserved.
+            let txn = txn(n as u32 + 1, 1);
+            let want = model.certify(txn, &keys, size);
+            prop_assert_eq!(real.certify(index, &entry(txn, &keys)).unwrap(), want);
+            if let Decision::Decided { verdict: Verdict::Commit, .. } = want {
+                committed_indexes.push(index);
+            }
+            for key in &keys[..20] {
+                let floor = model.floor();
+                let last = model.committed.iter().rev().find(|(_, _, its)| {
+                    its.iter().any(|k| k.hash == key.hash && k.mode.conflicts_with(key.mode))
+                });
+                let last = last.map_or(floor, |l| l.0.max(floor));
+                prop_assert_eq!(real.last_taken(key.hash, key.mode), LogIndex(last));
+            }
+        }
+    }
+
     /// One wrong bit anywhere in a checkpoint is an error, and so is a missing end.
     #[test]
     fn a_damaged_checkpoint_is_refused(byte in any::<proptest::sample::Index>(), bit in 0u8..8) {

@@ -390,6 +390,29 @@ capture_fetch_stored(Relation rel, ItemPointer tid, HeapTuple tuple, Buffer *buf
 			 RelationGetRelationName(rel));
 }
 
+/*
+ * The row that has just been inserted from the slot, as it is stored.  *buffer:
+ * its page, which stays pinned, or InvalidBuffer.  A slot that still has the
+ * tuple which heap was given need not be read from the page again, unless heap
+ * may have moved values out of line.
+ */
+static void
+capture_inserted(Relation rel, TupleTableSlot *slot, HeapTuple stored, Buffer *buffer)
+{
+	if (TTS_IS_HEAPTUPLE(slot) || TTS_IS_BUFFERTUPLE(slot))
+	{
+		HeapTuple	given = ((HeapTupleTableSlot *) slot)->tuple;
+
+		if (given != NULL && given->t_len <= TOAST_TUPLE_THRESHOLD && !HeapTupleHasExternal(given))
+		{
+			*stored = *given;
+			*buffer = InvalidBuffer;
+			return;
+		}
+	}
+	capture_fetch_stored(rel, &slot->tts_tid, stored, buffer);
+}
+
 /* Are the values the same bytes, apart from the length of their headers? */
 static bool
 capture_same_value(Form_pg_attribute att, Datum a, Datum b)
@@ -630,14 +653,15 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot)
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
 	capture_take_unique_values(info, slot);
 	capture_check_functions(info, slot);
-	capture_fetch_stored(rel, &slot->tts_tid, &stored, &buffer);
+	capture_inserted(rel, slot, &stored, &buffer);
 	capture_check_fits_everywhere(info, rel, slot, &stored);
 	ot_row_image_of_tuple(&image, info, RelationGetDescr(rel), &stored);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'I');
 	ot_put_u16(ops, number);
 	ot_row_image_put(ops, &image, info->natts);
-	ReleaseBuffer(buffer);
+	if (BufferIsValid(buffer))
+		ReleaseBuffer(buffer);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(row_context);
 	ot_write_set_check_size();

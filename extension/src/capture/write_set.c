@@ -11,7 +11,9 @@
  *
  * A (hash, mode) pair is recorded once, with its first and therefore lowest
  * base: the lock has been held since then, so no other transaction can have
- * come in between.
+ * come in between.  Which pairs there are is looked up for some keys at a time:
+ * where there are many, the table of them is larger than any cache, and memory
+ * is asked for all of these places before the first is looked at.
  *
  * Runs in backends.  Everything is in one memory context below
  * TopMemoryContext, which is reset at the end of the transaction: COMMIT reads
@@ -76,6 +78,9 @@ typedef struct Key
 } Key;
 
 #define KEY_ID(key) {(key)->hash, (key)->mode | ((key)->read ? KEY_READ : 0)}
+
+/* So many keys may wait to be looked up. */
+#define WAITING_MAX 64
 
 /* The lengths of everything in the write set when a savepoint was set. */
 typedef struct Mark
@@ -162,7 +167,9 @@ static struct
 	Key		   *keys;
 	int			nkeys;
 	int			max_keys;
-	keys_hash  *key_ids;
+	keys_hash  *key_ids;		/* of the first nsettled keys */
+	int			nsettled;
+	int			first_waiting;	/* nsettled, unless a look-up has failed */
 	/*
 	 * Introduced by 'R', by number.  Those below first_relation were introduced
 	 * before a statement that may have changed them, and are introduced again.
@@ -194,6 +201,7 @@ static struct
 }			ws;
 
 static void write_set_start(void);
+static void write_set_settle(void);
 
 /* Starts the write set, if this is the transaction's first change. */
 void
@@ -232,7 +240,7 @@ write_set_start(void)
 	ws.max_counts = 8;
 	ws.counts = palloc(sizeof(RowCount) * ws.max_counts);
 	ws.ncounts = 0;
-	ws.nkeys = ws.nrelations = ws.nobjects = ws.nstatements = ws.nlookups = ws.nmarks = 0;
+	ws.nkeys = ws.nsettled = ws.first_waiting = ws.nrelations = ws.nobjects = ws.nstatements = ws.nlookups = ws.nmarks = 0;
 	ws.first_relation = ws.first_object = 0;
 	ws.statement_end = -1;
 	ws.sets_sequence = false;
@@ -331,6 +339,7 @@ ot_write_set_subxact_start(int nest_level)
 		ws.max_marks *= 2;
 		ws.marks = repalloc(ws.marks, sizeof(Mark) * ws.max_marks);
 	}
+	write_set_settle();
 	mark = &ws.marks[ws.nmarks++];
 	mark->nest_level = nest_level;
 	write_set_mark_place(mark);
@@ -350,15 +359,16 @@ ot_write_set_subxact_end(int nest_level, bool committed)
 	if (committed)
 		return;
 
+	/* Keys that still wait are as good as recorded, unless they had been before. */
 	for (int i = mark->nkeys; i < ws.nkeys; i++)
 	{
 		KeyId		id = KEY_ID(&ws.keys[i]);
 		OtHash		hash = {id.hash};
 
-		keys_delete(ws.key_ids, id);
-		ot_reads_note_rolled_back(hash, ws.keys[i].relid);
+		if (i < ws.nsettled ? keys_delete(ws.key_ids, id) : keys_lookup(ws.key_ids, id) == NULL)
+			ot_reads_note_rolled_back(hash, ws.keys[i].relid);
 	}
-	ws.nkeys = mark->nkeys;
+	ws.nkeys = ws.nsettled = ws.first_waiting = mark->nkeys;
 	ws.ncounts = mark->ncounts;
 	write_set_cut_notes(mark->notes_len);
 	write_set_cut_operations(mark);
@@ -420,6 +430,7 @@ ot_write_set_sizes(OtWriteSetSizes *sizes)
 	memset(sizes, 0, sizeof(*sizes));
 	if (!ws.active)
 		return;
+	write_set_settle();
 	sizes->rows = ot_write_set_all_rows(&sizes->bytes);
 	for (int i = 0; i < ws.nkeys; i++)
 	{
@@ -430,23 +441,46 @@ ot_write_set_sizes(OtWriteSetSizes *sizes)
 
 /* ---- keys ---- */
 
+/*
+ * Looks up the keys that wait, and drops those that had been recorded before.
+ * Should that fail, the others go on waiting.
+ */
+static void
+write_set_settle(void)
+{
+	for (; ws.first_waiting < ws.nkeys; ws.first_waiting++)
+	{
+		KeyId		id = KEY_ID(&ws.keys[ws.first_waiting]);
+		bool		found;
+
+		keys_insert(ws.key_ids, id, &found);
+		if (!found)
+			ws.keys[ws.nsettled++] = ws.keys[ws.first_waiting];
+	}
+	ws.nkeys = ws.first_waiting = ws.nsettled;
+}
+
+/* The key waits to be looked up; whoever uses keys has that done first. */
 static void
 write_set_add(const Key *new)
 {
 	KeyId		id = KEY_ID(new);
-	bool		found;
 
 	ot_write_set_touch();
-	keys_insert(ws.key_ids, id, &found);
-	if (found)
-		return;
 	if (ws.nkeys == ws.max_keys)
 	{
 		ws.max_keys *= 2;
 		ws.keys = repalloc_huge(ws.keys, sizeof(Key) * ws.max_keys);
 	}
 	ws.keys[ws.nkeys++] = *new;
-	ot_write_set_check_size();
+#ifdef __GNUC__
+	__builtin_prefetch(&ws.key_ids->data[(uint32) (id.hash ^ id.mode) & ws.key_ids->sizemask]);
+#endif
+	if (ws.nkeys - ws.first_waiting >= WAITING_MAX)
+	{
+		write_set_settle();
+		ot_write_set_check_size();
+	}
 }
 
 static void
@@ -495,7 +529,7 @@ ot_write_set_read_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid)
 bool
 ot_write_set_key_is_read(uint32 key_number)
 {
-	return key_number < (uint32) ws.nkeys && ws.keys[key_number].read;
+	return key_number < (uint32) ws.nsettled && ws.keys[key_number].read;
 }
 
 /* Has the transaction taken this key in this mode? */
@@ -504,7 +538,10 @@ ot_write_set_has_key(OtHash hash, OtKeyMode mode)
 {
 	KeyId		id = {hash.value, mode};
 
-	return ws.active && keys_lookup(ws.key_ids, id) != NULL;
+	if (!ws.active)
+		return false;
+	write_set_settle();
+	return keys_lookup(ws.key_ids, id) != NULL;
 }
 
 /* Takes a key that conflicts with nothing, so that COMMIT proposes an entry. */
@@ -528,7 +565,7 @@ ot_write_set_advance(void)
 Oid
 ot_write_set_key_table(uint32 key_number)
 {
-	return key_number < (uint32) ws.nkeys ? ws.keys[key_number].relid : InvalidOid;
+	return key_number < (uint32) ws.nsettled ? ws.keys[key_number].relid : InvalidOid;
 }
 
 /*
@@ -541,7 +578,7 @@ ot_write_set_key_row(uint32 key_number, OtHash *hash)
 	ItemPointerData none;
 
 	ItemPointerSetInvalid(&none);
-	if (key_number >= (uint32) ws.nkeys)
+	if (key_number >= (uint32) ws.nsettled)
 		return none;
 	hash->value = ws.keys[key_number].hash;
 	return ws.keys[key_number].tid;
@@ -832,6 +869,7 @@ ot_write_set_wrap(OtEntryKind kind, OtHash name, OtLogIndex base, StringInfo ope
 	Key			first;
 
 	ot_write_set_key(name, OT_UPDATE, base, InvalidOid);
+	write_set_settle();
 	first = ws.keys[0];
 	ws.keys[0] = ws.keys[ws.nkeys - 1];
 	ws.keys[ws.nkeys - 1] = first;
@@ -843,6 +881,7 @@ ot_write_set_wrap(OtEntryKind kind, OtHash name, OtLogIndex base, StringInfo ope
 void
 ot_write_set_encode(OtTxnId txn, StringInfo out)
 {
+	write_set_settle();
 	enlargeStringInfo(out, OT_TXN_ID_BYTES + 5 + ws.nkeys * KEY_BYTES +
 					  (ws.wrapped ? ws.wrapped->len : 10 + ws.notes.len + ws.ops.len));
 	ot_put_txn(out, txn);
@@ -911,6 +950,8 @@ ot_pending_keys(PG_FUNCTION_ARGS)
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	InitMaterializedSRF(fcinfo, 0);
+	if (ws.active)
+		write_set_settle();
 	for (int i = 0; ws.active && i < ws.nkeys; i++)
 	{
 		Key		   *key = &ws.keys[i];

@@ -24,7 +24,8 @@
 use super::held::{HeldKey, Prepared};
 use super::outcomes::{Outcomes, Record};
 use super::reserved::{Losses, Reservation, Reserved};
-use super::{Certifier, CommittedIndexes, FixedMap, Limits, Verdict, WindowEntry};
+use super::taken::Taken;
+use super::{Certifier, CommittedIndexes, Limits, Verdict, WindowEntry};
 use crate::entry::{LockMode, READ};
 use crate::error::{Error, Result};
 use crate::ids::{Base, LogIndex, NodeId, TxnId};
@@ -331,18 +332,21 @@ fn rebuild_taken(
     window: &VecDeque<WindowEntry>,
     hashes: &VecDeque<u64>,
     modes: &VecDeque<u8>,
-) -> Result<FixedMap<u64, super::Taken>> {
+) -> Result<Taken> {
     let announced: u64 = window.iter().map(|e| u64::from(e.keys)).sum();
     if announced != hashes.len() as u64 {
         return Err(r.error("the window's entries do not account for its keys"));
     }
-    let mut taken = FixedMap::<u64, super::Taken>::default();
-    let mut keys = hashes.iter().zip(modes);
+    if modes.iter().any(|mode| LockMode::from_u8(*mode).is_none()) {
+        return Err(r.error("a lock mode above 3"));
+    }
+    let mut taken = Taken::default();
+    let mut from = 0;
     for entry in window {
-        for (hash, mode) in keys.by_ref().take(entry.keys as usize) {
-            let mode = LockMode::from_u8(*mode).ok_or_else(|| r.error("a lock mode above 3"))?;
-            taken.entry(*hash).or_default()[mode as usize] = entry.index;
-        }
+        let its = from..from + entry.keys as usize;
+        let keys = hashes.range(its.clone()).zip(modes.range(its.clone()));
+        taken.take(entry.index, keys.map(|(hash, mode)| (*hash, *mode)));
+        from = its.end;
     }
     Ok(taken)
 }

@@ -28,20 +28,21 @@ mod fixed_map;
 mod held;
 mod outcomes;
 mod reserved;
+mod taken;
 
 pub use committed_indexes::CommittedIndexes;
 pub use held::Prepared;
 pub use outcomes::Outcome;
 
-use crate::entry::{Entry, EntryKind, LockMode};
+use crate::entry::{Entry, EntryKind, Key, LockMode};
 use crate::error::{Error, Result};
 use crate::ids::{Base, LogIndex, NodeId, TxnId};
 use crate::parts::Arriving;
-use fixed_map::FixedMap;
 use held::Held;
 use outcomes::Outcomes;
 use reserved::Reserved;
 use std::collections::{BTreeMap, VecDeque};
+use taken::Taken;
 
 /// How much is kept.  Verdicts depend on it, so it is the same on all nodes of a cluster and never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,9 +133,6 @@ pub enum Decision {
     Part { counts: bool },
 }
 
-/// For one key hash: the index of the last committed entry that took it, by lock mode.
-type Taken = [LogIndex; 4];
-
 #[derive(Clone, Copy)]
 struct WindowEntry {
     index: LogIndex,
@@ -157,7 +155,7 @@ pub struct Certifier {
     /// Hash and mode of every key of the window's entries, oldest first.
     window_hashes: VecDeque<u64>,
     window_modes: VecDeque<u8>,
-    taken: FixedMap<u64, Taken>,
+    taken: Taken,
     outcomes: Outcomes,
     reserved: Reserved,
     held: Held,
@@ -178,7 +176,7 @@ impl Certifier {
             window: VecDeque::new(),
             window_hashes: VecDeque::new(),
             window_modes: VecDeque::new(),
-            taken: FixedMap::default(),
+            taken: Taken::default(),
             outcomes: Outcomes::new(&limits),
             reserved: Reserved::default(),
             held: Held::default(),
@@ -251,9 +249,7 @@ impl Certifier {
     /// The last committed entry that took this key in a mode that conflicts with `mode`, as far as it is in the window;
     /// a base below the window is too low for any key.
     pub fn last_taken(&self, hash: u64, mode: LockMode) -> LogIndex {
-        let taken = self.taken.get(&hash).copied().unwrap_or_default();
-        let conflicting = LockMode::ALL.iter().filter(|other| other.conflicts_with(mode));
-        conflicting.map(|other| taken[*other as usize]).fold(self.floor, LogIndex::max)
+        self.taken.last(hash, mode).max(self.floor)
     }
 
     /// Decides an entry of a node that is not a member at this index: it commits nothing.
@@ -449,20 +445,8 @@ impl Certifier {
         if entry.kind == EntryKind::Whole {
             return Verdict::Cancelled;
         }
-        for (number, key) in entry.keys().enumerate() {
-            if key.base.0 < self.floor.0 {
-                return Verdict::Window { oldest: Base(self.floor.0), key: number as u32 };
-            }
-            let Some(taken) = self.taken.get(&key.hash) else { continue };
-            let other = LockMode::ALL
-                .iter()
-                .filter(|mode| mode.conflicts_with(key.mode))
-                .map(|mode| taken[*mode as usize])
-                .max()
-                .unwrap_or(LogIndex::ZERO);
-            if other.0 > key.base.0 {
-                return Verdict::Conflict { other, key: number as u32, origin: self.origin_of(other) };
-            }
+        if let Some(verdict) = self.objection_to_keys(entry) {
+            return verdict;
         }
         if entry.kind.ends_prepared() {
             return match self.held.ended_by(entry) {
@@ -486,6 +470,25 @@ impl Certifier {
             EntryKind::Prepare => Verdict::Prepared,
             _ => Verdict::Commit,
         }
+    }
+
+    /// The verdict about the first key that has been taken since its base, or may have been.
+    fn objection_to_keys(&self, entry: &Entry) -> Option<Verdict> {
+        let mut keys = (0..).zip(entry.keys());
+        if entry.key_count() < taken::MANY {
+            return keys.find_map(|(number, key)| self.objection(number, key));
+        }
+        let keys = self.taken.in_order(keys.collect(), |(_, key)| key.hash);
+        let objections = keys.into_iter().filter_map(|(number, key)| Some((number, self.objection(number, key)?)));
+        objections.min_by_key(|(number, _)| *number).map(|(_, verdict)| verdict)
+    }
+
+    fn objection(&self, number: u32, key: Key) -> Option<Verdict> {
+        if key.base.0 < self.floor.0 {
+            return Some(Verdict::Window { oldest: Base(self.floor.0), key: number });
+        }
+        let other = self.taken.last(key.hash, key.mode);
+        (other.0 > key.base.0).then(|| Verdict::Conflict { other, key: number, origin: self.origin_of(other) })
     }
 
     /// What no node may do: tests make one do it.
@@ -520,8 +523,9 @@ impl Certifier {
         for (hash, mode) in keys {
             self.window_hashes.push_back(hash);
             self.window_modes.push_back(mode as u8);
-            self.taken.entry(hash).or_default()[mode as usize] = index;
         }
+        let new = self.window_hashes.range(before..).zip(self.window_modes.range(before..));
+        self.taken.take(index, new.map(|(hash, mode)| (*hash, *mode)));
         let keys = (self.window_hashes.len() - before) as u32;
         self.window.push_back(WindowEntry { index, origin, keys });
         while self.window.len() as u64 > self.limits.window_entries
@@ -534,18 +538,7 @@ impl Certifier {
     fn forget_oldest(&mut self) {
         let Some(oldest) = self.window.pop_front() else { return };
         self.floor = oldest.index;
-        for _ in 0..oldest.keys {
-            let hash = self.window_hashes.pop_front().expect("the window counts its keys");
-            let mode = self.window_modes.pop_front().expect("one mode for each hash");
-            // A later entry may have taken the key since; then there is nothing to forget.
-            if let Some(taken) = self.taken.get_mut(&hash) {
-                if taken[usize::from(mode)] == oldest.index {
-                    taken[usize::from(mode)] = LogIndex::ZERO;
-                }
-                if *taken == Taken::default() {
-                    self.taken.remove(&hash);
-                }
-            }
-        }
+        let keys = ..oldest.keys as usize;
+        self.taken.forget(oldest.index, self.window_hashes.drain(keys).zip(self.window_modes.drain(keys)));
     }
 }
