@@ -32,6 +32,7 @@ pub mod error;
 pub mod ids;
 pub mod level;
 pub mod members;
+mod pace;
 pub mod parts;
 pub mod placement;
 pub mod replica;

@@ -16,25 +16,31 @@ use crate::agent::MAX_FRAME_BYTES;
 use crate::entry::{Entry, EntryKind, KIND_AT};
 use crate::error::Error;
 use crate::ids::{LogIndex, TxnId};
+use crate::pace::Pace;
 use crate::router::Log;
 use bytes::{Bytes, BytesMut};
 use raft::eraftpb::EntryType;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// How a node proposes large transactions.  Nodes may differ in this, since the log says where each part belongs.
 #[derive(Clone, Copy, Debug)]
 pub struct PartSizes {
     /// Bytes of the largest entry that is proposed in one piece.
     pub whole_max: usize,
-    /// Bytes of a part.
+    /// Bytes of a part, at most.
     pub part: usize,
-    /// Bytes that are proposed and have not arrived yet, at most.  A small commit may have to wait behind that much.
+    /// Bytes that are proposed and have not arrived yet, at most ([`Pace`]).
     pub under_way: usize,
 }
 
+/// A window has at least so many parts, unless they get smaller than this.
+const PARTS_UNDER_WAY: usize = 4;
+const PART_MIN: usize = 16 << 10;
+
 impl Default for PartSizes {
     fn default() -> Self {
-        PartSizes { whole_max: 1 << 20, part: 128 << 10, under_way: 1 << 20 }
+        PartSizes { whole_max: 1 << 20, part: 128 << 10, under_way: 4 << 20 }
     }
 }
 
@@ -171,17 +177,25 @@ pub struct Progress {
     held: bool,
     crc: crc32fast::Hasher,
     summed: usize,
-}
-
-impl Default for Progress {
-    fn default() -> Self {
-        Progress { proposed: 0, named: false, asked: false, held: false, crc: crc32fast::Hasher::new(), summed: 0 }
-    }
+    pace: Pace,
 }
 
 impl Progress {
+    pub fn new(sizes: &PartSizes) -> Self {
+        Progress {
+            proposed: 0,
+            named: false,
+            asked: false,
+            held: false,
+            crc: crc32fast::Hasher::new(),
+            summed: 0,
+            pace: Pace::new(sizes.under_way),
+        }
+    }
+
     /// Everything that has not arrived is to be proposed again, since it may be lost.
     pub fn again(&mut self) {
+        self.pace.again();
         (self.proposed, self.named, self.asked, self.held) = (0, false, false, false);
     }
 
@@ -198,17 +212,28 @@ impl Progress {
         Some(Entry::encode_part(txn, raw.len(), 0, b""))
     }
 
-    /// What to propose of `raw` now; `arriving` says how much of it the log has.
-    pub fn next(&mut self, txn: &TxnId, raw: &Bytes, arriving: Option<&Arriving>, sizes: &PartSizes) -> Vec<Bytes> {
+    /// What to propose of `raw` at the time `now`; `arriving` says how much of it the log has.
+    pub fn next(
+        &mut self,
+        txn: &TxnId,
+        raw: &Bytes,
+        arriving: Option<&Arriving>,
+        sizes: &PartSizes,
+        now: Duration,
+    ) -> Vec<Bytes> {
         let mut proposals = Vec::new();
         if self.held {
             return proposals;
         }
         let arrived = arriving.map_or(0, Arriving::len);
         self.proposed = self.proposed.max(arrived);
-        while self.proposed < raw.len() && self.proposed < arrived + sizes.under_way {
-            let end = raw.len().min(self.proposed + sizes.part);
+        self.pace.arrived(arrived, now);
+        let window = self.pace.window();
+        let part = (window / PARTS_UNDER_WAY).clamp(PART_MIN.min(sizes.part), sizes.part);
+        while self.proposed < raw.len() && self.proposed < arrived + window {
+            let end = raw.len().min(self.proposed + part);
             proposals.push(Entry::encode_part(txn, raw.len(), self.proposed, &raw[self.proposed..end]));
+            self.pace.proposed(end, now);
             self.proposed = end;
         }
         // The sum grows with what arrives, so that no step takes long.

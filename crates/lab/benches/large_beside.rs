@@ -1,12 +1,11 @@
 //! A transaction of 100 MB commits: what do the small commits of all regions take meanwhile?
 //!
-//! topologies/us.toml with links of 1 Gbit/s, two clients in each region that update one row each, at their own
-//! region's PostgreSQL.  First alone; then one session after the other, in the region named with it, inserts 100
-//! MB.  Of each region: median, 99th percentile and slowest of the commits that were under way meanwhile.
+//! topologies/us.toml with links of 1 Gbit/s (MBIT=100: of 100 Mbit/s), two clients in each region that update one row
+//! each, at their own region's PostgreSQL.  First alone; then one session after the other, in the region named with it,
+//! inserts 100 MB.  Of each region: median, 99th percentile and slowest of the commits that were under way meanwhile.
 //!
-//! `cargo bench -p onetrip-lab --bench large_beside`; the table goes to standard output.  Another build:
-//! ONETRIP_BIN (its
-//! `onetrip-lab`).
+//! `cargo bench -p onetrip-lab --bench large_beside`; the table goes to standard output.  Another build: ONETRIP_BIN
+//! (its `onetrip-lab`).
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +17,7 @@ use onetrip_lab::{Cluster, LinkChange, Topology};
 
 const CLIENTS: usize = 2;
 const ROWS_EACH: usize = 100;
-/// Of each link, both ways.
+/// Of each link, both ways, unless MBIT says something else.
 const MBIT_PER_S: f64 = 1_000.0;
 const ALONE: Duration = Duration::from_secs(15);
 /// So many rows of 1,000 bytes that do not compress.
@@ -65,6 +64,7 @@ async fn client(load: Arc<Load>, client: tokio_postgres::Client, region: usize, 
 }
 
 async fn measure() -> Result<()> {
+    let mbit_per_s = std::env::var("MBIT").map_or(Ok(MBIT_PER_S), |mbit| mbit.parse()).context("MBIT")?;
     let topology = Topology::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../topologies/us.toml"))?;
     let cluster = Cluster::builder().topology(topology.clone()).start().await?;
     let leader = cluster.settled().await?;
@@ -72,7 +72,7 @@ async fn measure() -> Result<()> {
     for (from, to) in
         (0..regions).flat_map(|from| (0..regions).map(move |to| (from, to))).filter(|(from, to)| from != to)
     {
-        cluster.set_link(from, to, &LinkChange { mbit_per_s: Some(MBIT_PER_S), ..Default::default() }).await?;
+        cluster.set_link(from, to, &LinkChange { mbit_per_s: Some(mbit_per_s), ..Default::default() }).await?;
     }
     let tables = format!(
         "create table load (id int primary key, n bigint not null);

@@ -22,6 +22,12 @@
 
 #include "capture/capture.h"
 
+/*
+ * An entry that travels in parts (1 MiB and more) is given so many milliseconds
+ * more than onetrip.commit_timeout for each MiB.
+ */
+#define MS_PER_MB 250
+
 static void
 proposal_raise_unreachable(OtAgent *a)
 {
@@ -79,6 +85,7 @@ typedef struct Proposal
 								 * an earlier one */
 	OtTxnId		txn;
 	TimestampTz deadline;
+	int			size_mb;		/* of the entry, rounded down */
 	TimestampTz cut_short_at;	/* when an interrupt came that can no longer end
 								 * the transaction; 0: none has come */
 	OtVerdict  *verdict;
@@ -111,6 +118,7 @@ proposal_queue(Proposal *proposal)
 	before = frame->len;
 	ot_write_set_encode(proposal->txn, frame);
 	ot_cost_bytes(frame->len - before);
+	proposal->size_mb = (frame->len - before) >> 20;
 	ot_agent_frame_end(proposal->agent);
 	proposal_enter(proposal, proposal->may_be_logged ? PROPOSAL_RESENDING : PROPOSAL_SENDING);
 	OT_STOP_POINT_AFTER("propose-half", (void) ot_agent_flush_half(proposal->agent));
@@ -139,6 +147,8 @@ proposal_send(Proposal *proposal)
 	{
 		proposal_enter(proposal, PROPOSAL_SENT);
 		proposal->may_be_logged = true;
+		proposal->deadline = TimestampTzPlusMilliseconds(proposal->deadline,
+														 (int64) proposal->size_mb * MS_PER_MB);
 		ot_commit_proposed();
 		OT_STOP_POINT("propose-sent");
 	}

@@ -461,7 +461,7 @@ impl<O: Outbox> Router<O> {
         if let Some(c) = self.conns.get_mut(&conn) {
             c.waiting = Some(txn);
         }
-        let parts = (raw.len() > self.sizes.whole_max).then(Progress::default);
+        let parts = (raw.len() > self.sizes.whole_max).then(|| Progress::new(&self.sizes));
         let at_once = if parts.is_some() { None } else { Some(raw.clone()) };
         if parts.is_some() {
             self.large.insert(txn, None);
@@ -501,7 +501,7 @@ impl<O: Outbox> Router<O> {
                         proposals.extend(parts.ask(txn, &pending.raw));
                     }
                 }
-                _ => proposals.extend(parts.next(txn, &pending.raw, arriving, &self.sizes)),
+                _ => proposals.extend(parts.next(txn, &pending.raw, arriving, &self.sizes, context.now)),
             }
             if proposals.len() > before {
                 pending.resend_at = context.tick + pending.resend_ticks;

@@ -20,6 +20,8 @@ pub struct Figure {
     /// What the system's servers send each other, for each commit.
     pub bytes: f64,
     pub packets: f64,
+    /// Those of the direction between two servers that has the most.
+    pub busiest: f64,
     /// Where Onetrip's leader is; "a, then b" if it moved meanwhile.
     pub leader: String,
     /// Commits a second and CPU, divided by those of the replicated PostgreSQL that was measured beside it.
@@ -58,6 +60,7 @@ pub const P999_TO_LIMIT: Column = ("p99.9 / limit", |f| f.to_limit(f.measured.p9
 pub const CPU: Column = ("CPU µs", |f| format!("{:.0}", f.cpu_us));
 pub const BYTES: Column = ("bytes", |f| format!("{:.0}", f.bytes));
 pub const PACKETS: Column = ("packets", |f| format!("{:.2}", f.packets));
+pub const BUSIEST: Column = ("busiest direction", |f| format!("{:.2}", f.busiest));
 pub const COMMITS_BESIDE: Column = ("commits to ANY", |f| ratio(f.beside.map(|(commits, _)| commits)));
 pub const CPU_BESIDE: Column = ("CPU to ANY", |f| ratio(f.beside.map(|(_, cpu)| cpu)));
 
@@ -94,12 +97,12 @@ pub fn table<'a>(columns: &[Column], figures: impl IntoIterator<Item = &'a Figur
 pub fn raw<'a>(figures: impl IntoIterator<Item = (&'static str, &'a Figure)>) -> String {
     let mut text = String::from(
         "part\tregion\tcase\tclients\tsystem\tlimit_ms\ttransactions\tfailed\ttps\tmin_ms\tmean_ms\tp50_ms\tp99_ms\t\
-         p999_ms\tmax_ms\tcpu_us\tbytes\tpackets\tleader\n",
+         p999_ms\tmax_ms\tcpu_us\tbytes\tpackets\tbusiest\tleader\n",
     );
     for (part, f) in figures {
         let m = &f.measured;
         text += &format!(
-            "{part}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{:.1}\t{:.3}\t{:.3}\t{:.3}\t{:.3}\t{:.3}\t{:.3}\t{:.1}\t{:.1}\t{:.3}\t{}\n",
+            "{part}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{:.1}\t{:.3}\t{:.3}\t{:.3}\t{:.3}\t{:.3}\t{:.3}\t{:.1}\t{:.1}\t{:.3}\t{:.3}\t{}\n",
             f.region,
             f.case,
             f.clients,
@@ -117,6 +120,7 @@ pub fn raw<'a>(figures: impl IntoIterator<Item = (&'static str, &'a Figure)>) ->
             f.cpu_us,
             f.bytes,
             f.packets,
+            f.busiest,
             f.leader
         );
     }

@@ -237,6 +237,7 @@ impl Stand {
             cpu_us: cpu * 1e6 / each,
             bytes: sent.bytes as f64 / each,
             packets: sent.packets as f64 / each,
+            busiest: sent.busiest as f64 / each,
             leader: leader.clone(),
             beside: None,
         };

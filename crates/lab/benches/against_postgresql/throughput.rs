@@ -30,11 +30,11 @@ pub async fn section(bench: &Bench) -> Result<Section> {
     // For a PostgreSQL alone there is no distance.
     let far = measure(bench, "us.toml", false).await?;
 
-    let columns = [CLIENTS, SYSTEM, COMMITS, MEAN, P99, P999, CPU, BYTES, PACKETS, COMMITS_BESIDE, CPU_BESIDE];
+    let columns = [CLIENTS, SYSTEM, COMMITS, MEAN, P99, P999, CPU, BYTES, PACKETS, BUSIEST, COMMITS_BESIDE, CPU_BESIDE];
     let mut text = paragraph(
         "One-row updates by the number of clients, without distance. All servers share the processors of this machine \
-         with pgbench. CPU, bytes and packets are those of all servers of a system, for each commit; the last two \
-         columns are commits a second and CPU over those of the PostgreSQL with standbys.",
+         with pgbench. CPU, bytes and packets are those of all servers of a system, for each commit, and the packets of \
+         the direction between two of them that has the most. The last two columns are commits a second and CPU over those of the PostgreSQL with standbys.",
     );
     text += &format!("\n{}\n", table(&columns, near.iter().flatten()));
     let region = far.iter().flatten().next().map_or(String::new(), |figure| figure.region.clone());
