@@ -36,6 +36,8 @@ pub struct Pace {
     counts: bool,
     /// There has been a queue.
     found: bool,
+    /// Parts that end here or before have been proposed more than once.
+    unsure: usize,
 }
 
 impl Pace {
@@ -50,6 +52,7 @@ impl Pace {
             ends: None,
             counts: false,
             found: false,
+            unsure: 0,
         }
     }
 
@@ -62,16 +65,24 @@ impl Pace {
         self.sent.push_back((end, now));
     }
 
-    /// Everything that has not arrived is proposed again.
+    /// Everything that has not arrived is proposed again.  Whether a part that arrives then is the first or the second
+    /// of its kind is not known, so these tell nothing.
     pub fn again(&mut self) {
+        if let Some((end, _)) = self.sent.back() {
+            self.unsure = self.unsure.max(*end);
+        }
         self.sent.clear();
+        self.ends = None;
     }
 
     /// The log has everything up to `upto`.
     pub fn arrived(&mut self, upto: usize, now: Duration) {
         let Some((last, _)) = self.sent.back() else { return };
         let ends = *self.ends.get_or_insert(*last);
-        while let Some((_, at)) = self.sent.pop_front_if(|(end, _)| *end <= upto) {
+        while let Some((end, at)) = self.sent.pop_front_if(|(end, _)| *end <= upto) {
+            if end <= self.unsure {
+                continue;
+            }
             let took = now.saturating_sub(at);
             self.least = Some(self.least.map_or(took, |least| least.min(took)));
             self.least_now = Some(self.least_now.map_or(took, |least| least.min(took)));
@@ -144,6 +155,20 @@ mod tests {
                 assert!(queue < way / 4 + Duration::from_millis(8), "{mbit} Mbit/s, {way:?}: a queue of {queue:?}");
             }
         }
+    }
+
+    #[test]
+    fn parts_that_were_proposed_twice_tell_nothing() {
+        let mut pace = Pace::new(8 << 20);
+        let at = Duration::from_millis;
+        (1..5).for_each(|end| pace.proposed(end, at(0)));
+        pace.again();
+        (1..9).for_each(|end| pace.proposed(end, at(49)));
+        // The first ones come, then the second ones' time is over.
+        pace.arrived(4, at(50));
+        assert_eq!(pace.least, None);
+        pace.arrived(8, at(99));
+        assert_eq!(pace.least, Some(at(50)));
     }
 
     #[test]
