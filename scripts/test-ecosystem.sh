@@ -3,7 +3,7 @@
 # server?  The differences must be those that docs/census/ecosystem.tsv lists, and after each program all regions must be
 # equal.
 #
-#   scripts/test-ecosystem.sh [PROGRAM...]      all by default: django hibernate liquibase psycopg2 alembic
+#   scripts/test-ecosystem.sh [PROGRAM...]      all by default: django hibernate liquibase psycopg2 alembic sqlalchemy
 #
 #   ONETRIP=FILE                this onetrip command (default: target/release/onetrip)
 #   ONETRIP_POSTGRES_BIN=DIR    PostgreSQL's programs, with the extension installed
@@ -49,7 +49,7 @@ source_of() {
     [ ! -e "$packages/$name" ] || return 0
     say "fetching $name"
     rm -rf "$packages/fetched"
-    "$packages/venv/bin/pip" download -q --disable-pip-version-check --no-deps --no-binary :all: -d "$packages/fetched" "$1==$2"
+    "$packages/venv/bin/pip" download -q --disable-pip-version-check --no-deps --no-binary "$1" -d "$packages/fetched" "$1==$2"
     mkdir "$packages/fetched/source"
     tar -C "$packages/fetched/source" --strip-components=1 -xf "$packages/fetched/"*.tar.gz
     mv "$packages/fetched/source" "$packages/$name"
@@ -77,7 +77,7 @@ django_run() {
         --keepdb --noinput --parallel=1 "${tests[@]}"
 }
 
-# ---- psycopg2, Alembic ----
+# ---- psycopg2, Alembic, SQLAlchemy ----
 
 pytest() {
     PYTHONPATH=$root/scripts/ecosystem/pytest "$python" -m pytest -q -p onetrip_pytest -p no:cacheprovider --maxfail=10000 "$@"
@@ -93,18 +93,36 @@ psycopg2_run() {
         pytest tests
 }
 
+# What the tests of Alembic and SQLAlchemy want to find in a database.
+want_schemas() {
+    local what
+    for what in 'SCHEMA test_schema' 'SCHEMA test_schema_2' 'EXTENSION hstore' 'EXTENSION citext'; do
+        query "$ECOSYSTEM_PORT" -c "CREATE $what"
+    done
+}
+
 alembic_prepare() {
     prepare_python
     source_of alembic 1.14.0
 }
 alembic_run() {
-    local what
-    # What the tests want to find in a database.
-    for what in 'SCHEMA test_schema' 'SCHEMA test_schema_2' 'EXTENSION hstore' 'EXTENSION citext'; do
-        query "$ECOSYSTEM_PORT" -c "CREATE $what"
-    done
+    want_schemas
     cd "$packages/alembic-1.14.0"
     pytest --dburi "postgresql+psycopg2://postgres@127.0.0.1:$ECOSYSTEM_PORT/$database" tests
+}
+
+sqlalchemy_prepare() {
+    prepare_python
+    source_of sqlalchemy 2.0.36
+}
+sqlalchemy_run() {
+    want_schemas
+    cd "$packages/sqlalchemy-2.0.36"
+    # Only what uses a database; the other tests compare SQL text.  Thousands more reflect many tables at once, by all
+    # combinations of what can be asked, and compare operators of ranges with those of Python.
+    pytest --backend-only -k 'not get_multi and not Range' \
+        --dburi "postgresql+psycopg2://postgres@127.0.0.1:$ECOSYSTEM_PORT/$database" \
+        test/dialect/postgresql test/dialect/test_suite.py test/engine
 }
 
 # ---- Hibernate, Liquibase ----
@@ -233,7 +251,7 @@ said() {
     awk -F '\t' -v test="$2" '$1 == test && $2 == "failed" {print $3; exit}' "$1"
 }
 
-all=(django hibernate liquibase psycopg2 alembic)
+all=(django hibernate liquibase psycopg2 alembic sqlalchemy)
 programs=("$@")
 [ ${#programs[@]} -gt 0 ] || programs=("${all[@]}")
 for program in "${programs[@]}"; do
