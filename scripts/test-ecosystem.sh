@@ -3,7 +3,7 @@
 # server?  The differences must be those that docs/census/ecosystem.tsv lists, and after each program all regions must be
 # equal.
 #
-#   scripts/test-ecosystem.sh [PROGRAM...]      all by default: django hibernate liquibase psycopg2 alembic sqlalchemy
+#   scripts/test-ecosystem.sh [PROGRAM...]      all by default: django hibernate liquibase psycopg2 alembic sqlalchemy pgx
 #
 #   ONETRIP=FILE                this onetrip command (default: target/release/onetrip)
 #   ONETRIP_POSTGRES_BIN=DIR    PostgreSQL's programs, with the extension installed
@@ -184,6 +184,33 @@ liquibase_run() {
     step drop_all liquibase "${ports[-1]}" drop-all
 }
 
+# ---- pgx ----
+
+PGX=v5.13.0
+pgx_prepare() {
+    local module
+    [ ! -e "$packages/pgx-$PGX" ] || return 0
+    say "fetching pgx"
+    module=$(go mod download -json "github.com/jackc/pgx/v5@$PGX" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+    [ -n "$module" ] || fail "go does not fetch pgx"
+    rm -rf "$packages/pgx"
+    mkdir -p "$packages"
+    # The cache of modules is read-only, and a module there is not one's own to test.
+    cp -r --no-preserve=mode "$module" "$packages/pgx"
+    (cd "$packages/pgx" && go test -vet=off -run '^$' ./... >/dev/null) ||
+        fail "the tests of pgx cannot be built: they need Go 1.25, which a Go from 1.21 on fetches by itself (Debian 12's is older)"
+    mv "$packages/pgx" "$packages/pgx-$PGX"
+}
+pgx_run() {
+    cd "$packages/pgx-$PGX"
+    query "$ECOSYSTEM_PORT" -f testsetup/postgresql_setup.sql
+    local server="host=127.0.0.1 port=$ECOSYSTEM_PORT user=postgres dbname=$database"
+    # Left out is a test that commits 100,000 times, one after the other.  The other packages need no database.
+    PGX_TEST_DATABASE=$server PGX_TEST_TCP_CONN_STRING=$server go test -json -vet=off -count=1 -p 1 -timeout 300s \
+        -skip '^TestListenNotifyWhileBusyIsSafe$' . ./pgconn ./pgtype/... ./pgxpool ./stdlib |
+        python3 "$root/scripts/ecosystem/go/results.py"
+}
+
 # ---- all of it ----
 
 # run PROGRAM SYSTEM: leaves the results in $dir/PROGRAM/SYSTEM.tsv: test, outcome, what it said.
@@ -251,7 +278,7 @@ said() {
     awk -F '\t' -v test="$2" '$1 == test && $2 == "failed" {print $3; exit}' "$1"
 }
 
-all=(django hibernate liquibase psycopg2 alembic sqlalchemy)
+all=(django hibernate liquibase psycopg2 alembic sqlalchemy pgx)
 programs=("$@")
 [ ${#programs[@]} -gt 0 ] || programs=("${all[@]}")
 for program in "${programs[@]}"; do
