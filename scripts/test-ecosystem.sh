@@ -186,7 +186,8 @@ liquibase_run() {
 
 # ---- pgx ----
 
-PGX=v5.13.0
+# The newest that Debian 12's Go builds.
+PGX=v5.5.5
 pgx_prepare() {
     local module
     [ ! -e "$packages/pgx-$PGX" ] || return 0
@@ -198,16 +199,18 @@ pgx_prepare() {
     # The cache of modules is read-only, and a module there is not one's own to test.
     cp -r --no-preserve=mode "$module" "$packages/pgx"
     (cd "$packages/pgx" && go test -vet=off -run '^$' ./... >/dev/null) ||
-        fail "the tests of pgx cannot be built: they need Go 1.25, which a Go from 1.21 on fetches by itself (Debian 12's is older)"
+        fail "the tests of pgx cannot be built"
+    # It commits 100,000 times, one after the other.
+    sed -i 's/^func TestListenNotifyWhileBusyIsSafe(/func leftOut(/' "$packages/pgx/conn_test.go"
     mv "$packages/pgx" "$packages/pgx-$PGX"
 }
 pgx_run() {
     cd "$packages/pgx-$PGX"
     query "$ECOSYSTEM_PORT" -f testsetup/postgresql_setup.sql
     local server="host=127.0.0.1 port=$ECOSYSTEM_PORT user=postgres dbname=$database"
-    # Left out is a test that commits 100,000 times, one after the other.  The other packages need no database.
+    # The other packages need no database.
     PGX_TEST_DATABASE=$server PGX_TEST_TCP_CONN_STRING=$server go test -json -vet=off -count=1 -p 1 -timeout 300s \
-        -skip '^TestListenNotifyWhileBusyIsSafe$' . ./pgconn ./pgtype/... ./pgxpool ./stdlib |
+        . ./pgconn ./pgtype/... ./pgxpool ./stdlib |
         python3 "$root/scripts/ecosystem/go/results.py"
 }
 
