@@ -16,9 +16,12 @@ const FIRST: usize = 256 << 10;
 /// However long the times are, so many bytes in a second are tried: they may be long because of something else, as on
 /// a machine that is busy.
 const FLOOR_PER_S: f64 = (8 << 20) as f64;
-const BUSY: Duration = Duration::from_millis(5);
+const BUSY: f64 = 1.5;
+/// After so many windowfuls with a queue, although there is as little under way as may be, the way itself may have become
+/// longer.  So next to nothing is under way for one windowful, and all is measured anew.
+const DOUBTS: u32 = 6;
 /// A queue may cost so much: the larger of this and of a part of the time that there is without one.
-const QUEUE: Duration = Duration::from_millis(2);
+const QUEUE: Duration = Duration::from_millis(4);
 const QUEUE_PART: u32 = 4;
 
 pub struct Pace {
@@ -36,12 +39,15 @@ pub struct Pace {
     counts: bool,
     /// There has been a queue.
     found: bool,
+    /// Windowfuls in a row at which the window was at its floor, and there was a queue.
+    doubts: u32,
     /// Parts that end here or before have been proposed more than once.
     unsure: usize,
 }
 
 impl Pace {
-    pub fn new(max: usize) -> Pace {
+    /// Parts that end at `unsure` or before may have been proposed already.
+    pub fn new(max: usize, unsure: usize) -> Pace {
         let window = FIRST.min(max);
         Pace {
             max,
@@ -52,7 +58,8 @@ impl Pace {
             ends: None,
             counts: false,
             found: false,
-            unsure: 0,
+            doubts: 0,
+            unsure,
         }
     }
 
@@ -72,7 +79,13 @@ impl Pace {
             self.unsure = self.unsure.max(*end);
         }
         self.sent.clear();
-        self.ends = None;
+        self.begin_anew(FIRST);
+    }
+
+    fn begin_anew(&mut self, window: usize) {
+        self.window = window.min(self.max);
+        (self.least, self.least_now, self.ends, self.counts) = (None, None, None, false);
+        (self.found, self.doubts) = (false, 0);
     }
 
     /// The log has everything up to `upto`.
@@ -106,8 +119,12 @@ impl Pace {
         } else {
             self.window += self.window / if self.found { 16 } else { 1 };
         }
-        let floor = (FLOOR_PER_S * (least.mul_f64(1.5) + BUSY).as_secs_f64()) as usize;
+        let floor = (FLOOR_PER_S * least.mul_f64(BUSY).as_secs_f64()) as usize;
+        self.doubts = if self.window < floor { self.doubts + 1 } else { 0 };
         self.window = self.window.max(floor).min(self.max);
+        if self.doubts == DOUBTS {
+            self.begin_anew(1);
+        }
     }
 }
 
@@ -115,13 +132,13 @@ impl Pace {
 mod tests {
     use super::*;
 
-    const PART: usize = 64 << 10;
+    const PART: usize = 128 << 10;
 
     /// A link that carries so many bytes in a second, one after the other, and takes `way` there and back besides.
     /// Returns how long 64 MiB took, and how long the queue was on average.
     fn transfer(per_s: f64, way: Duration) -> (Duration, Duration) {
         let total = 64 << 20;
-        let mut pace = Pace::new(8 << 20);
+        let mut pace = Pace::new(4 << 20, 0);
         let (mut now, mut free, mut proposed, mut arrived) = (Duration::ZERO, Duration::ZERO, 0, 0);
         let mut under_way: VecDeque<(usize, Duration)> = VecDeque::new();
         let (mut waited, mut parts) = (Duration::ZERO, 0);
@@ -146,20 +163,21 @@ mod tests {
             for way in [1, 10, 50, 150].map(Duration::from_millis) {
                 let per_s = mbit * 1e6 / 8.0;
                 let (took, queue) = transfer(per_s, way);
-                // What the link could carry, or 8 MiB in each round trip; and the beginning.
-                let physical = (64 << 20) as f64 / per_s.min((8 << 20) as f64 / way.as_secs_f64());
+                // What the link could carry, or 4 MiB in each round trip; and the beginning.
+                let physical = (64 << 20) as f64 / per_s.min((4 << 20) as f64 / way.as_secs_f64());
                 assert!(
                     took.as_secs_f64() < physical * 1.2 + 15.0 * way.as_secs_f64(),
                     "{mbit} Mbit/s, {way:?}: {took:?}, {physical} s are possible"
                 );
-                assert!(queue < way / 4 + Duration::from_millis(8), "{mbit} Mbit/s, {way:?}: a queue of {queue:?}");
+                let part = Duration::from_secs_f64(PART as f64 / per_s);
+                assert!(queue < way / 4 + part + QUEUE, "{mbit} Mbit/s, {way:?}: a queue of {queue:?}");
             }
         }
     }
 
     #[test]
     fn parts_that_were_proposed_twice_tell_nothing() {
-        let mut pace = Pace::new(8 << 20);
+        let mut pace = Pace::new(4 << 20, 0);
         let at = Duration::from_millis;
         (1..5).for_each(|end| pace.proposed(end, at(0)));
         pace.again();
@@ -172,13 +190,21 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_take_long_for_another_reason_do_not_stop_it() {
-        let mut pace = Pace::new(8 << 20);
-        for n in 1..200 {
-            let at = Duration::from_millis(100 * n);
-            pace.proposed(n as usize, at);
-            pace.arrived(n as usize, at + Duration::from_millis(if n == 1 { 10 } else { 90 }));
-        }
-        assert_eq!(pace.window(), (8 << 20) / 50, "8 MiB a second at twice 10 ms");
+    fn a_way_that_gets_longer_is_noticed() {
+        let mut pace = Pace::new(4 << 20, 0);
+        let (mut now, mut end) = (Duration::ZERO, 0);
+        let mut round = |pace: &mut Pace, takes: Duration| {
+            let from = end;
+            while end < from + pace.window() {
+                end += PART;
+                pace.proposed(end, now);
+            }
+            now += takes;
+            pace.arrived(end, now);
+        };
+        (0..20).for_each(|_| round(&mut pace, Duration::from_millis(10)));
+        assert_eq!(pace.window(), 4 << 20);
+        (0..60).for_each(|_| round(&mut pace, Duration::from_millis(200)));
+        assert_eq!(pace.window(), 4 << 20);
     }
 }

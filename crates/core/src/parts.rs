@@ -28,15 +28,11 @@ use std::time::Duration;
 pub struct PartSizes {
     /// Bytes of the largest entry that is proposed in one piece.
     pub whole_max: usize,
-    /// Bytes of a part, at most.
+    /// Bytes of a part.  It never changes, so that parts which are proposed again begin where the first ones did.
     pub part: usize,
     /// Bytes that are proposed and have not arrived yet, at most ([`Pace`]).
     pub under_way: usize,
 }
-
-/// A window has at least so many parts, unless they get smaller than this.
-const PARTS_UNDER_WAY: usize = 4;
-const PART_MIN: usize = 16 << 10;
 
 impl Default for PartSizes {
     fn default() -> Self {
@@ -181,7 +177,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    pub fn new(sizes: &PartSizes) -> Self {
+    /// `arrived`: what the log has of it already, if it was proposed before, by an earlier life of this session or node.
+    pub fn new(sizes: &PartSizes, arrived: Option<usize>) -> Self {
         Progress {
             proposed: 0,
             named: false,
@@ -189,7 +186,7 @@ impl Progress {
             held: false,
             crc: crc32fast::Hasher::new(),
             summed: 0,
-            pace: Pace::new(sizes.under_way),
+            pace: Pace::new(sizes.under_way, arrived.map_or(0, |arrived| arrived + sizes.under_way)),
         }
     }
 
@@ -229,9 +226,8 @@ impl Progress {
         self.proposed = self.proposed.max(arrived);
         self.pace.arrived(arrived, now);
         let window = self.pace.window();
-        let part = (window / PARTS_UNDER_WAY).clamp(PART_MIN.min(sizes.part), sizes.part);
         while self.proposed < raw.len() && self.proposed < arrived + window {
-            let end = raw.len().min(self.proposed + part);
+            let end = raw.len().min(self.proposed + sizes.part);
             proposals.push(Entry::encode_part(txn, raw.len(), self.proposed, &raw[self.proposed..end]));
             self.pace.proposed(end, now);
             self.proposed = end;

@@ -336,8 +336,8 @@ ot_write_set_subxact_start(int nest_level)
 	ot_large_object_subxact_start();
 	if (ws.nmarks == ws.max_marks)
 	{
+		ws.marks = repalloc(ws.marks, sizeof(Mark) * ws.max_marks * 2);
 		ws.max_marks *= 2;
-		ws.marks = repalloc(ws.marks, sizeof(Mark) * ws.max_marks);
 	}
 	write_set_settle();
 	mark = &ws.marks[ws.nmarks++];
@@ -353,6 +353,9 @@ ot_write_set_subxact_end(int nest_level, bool committed)
 	if (!ws.active || ws.nmarks == 0)
 		return;
 	mark = &ws.marks[ws.nmarks - 1];
+	/* An ERROR at its beginning: it has no mark, and has changed nothing. */
+	if (mark->nest_level < nest_level)
+		return;
 	Assert(mark->nest_level == nest_level);
 	ws.nmarks--;
 	ot_large_object_subxact_end(nest_level, committed);
@@ -469,8 +472,8 @@ write_set_add(const Key *new)
 	ot_write_set_touch();
 	if (ws.nkeys == ws.max_keys)
 	{
+		ws.keys = repalloc_huge(ws.keys, sizeof(Key) * ws.max_keys * 2);
 		ws.max_keys *= 2;
-		ws.keys = repalloc_huge(ws.keys, sizeof(Key) * ws.max_keys);
 	}
 	ws.keys[ws.nkeys++] = *new;
 #ifdef __GNUC__

@@ -147,8 +147,9 @@ proposal_send(Proposal *proposal)
 	{
 		proposal_enter(proposal, PROPOSAL_SENT);
 		proposal->may_be_logged = true;
-		proposal->deadline = TimestampTzPlusMilliseconds(proposal->deadline,
-														 (int64) proposal->size_mb * MS_PER_MB);
+		if (proposal->cut_short_at == 0)
+			proposal->deadline = TimestampTzPlusMilliseconds(proposal->deadline,
+															 (int64) proposal->size_mb * MS_PER_MB);
 		ot_commit_proposed();
 		OT_STOP_POINT("propose-sent");
 	}

@@ -474,13 +474,8 @@ impl Certifier {
 
     /// The verdict about the first key that has been taken since its base, or may have been.
     fn objection_to_keys(&self, entry: &Entry) -> Option<Verdict> {
-        let mut keys = (0..).zip(entry.keys());
-        if entry.key_count() < taken::MANY {
-            return keys.find_map(|(number, key)| self.objection(number, key));
-        }
-        let keys = self.taken.in_order(keys.collect(), |(_, key)| key.hash);
-        let objections = keys.into_iter().filter_map(|(number, key)| Some((number, self.objection(number, key)?)));
-        objections.min_by_key(|(number, _)| *number).map(|(_, verdict)| verdict)
+        let keys = (0..).zip(entry.keys());
+        self.taken.first_objection(keys, entry.key_count(), |number, key| self.objection(number, key))
     }
 
     fn objection(&self, number: u32, key: Key) -> Option<Verdict> {

@@ -5,7 +5,7 @@
 //! tenth of the time.  Nothing that anybody sees depends on that order.
 
 use super::fixed_map::{FixedMap, Mix};
-use crate::entry::LockMode;
+use crate::entry::{Key, LockMode};
 use crate::ids::LogIndex;
 use std::hash::Hasher;
 
@@ -13,7 +13,9 @@ use std::hash::Hasher;
 type ByMode = [LogIndex; 4];
 
 /// An entry with fewer keys has them looked up as they come.
-pub(super) const MANY: usize = 1_000;
+const MANY: usize = 1_000;
+/// So many keys are put into order at a time.
+const CHUNK: usize = 1 << 18;
 
 #[derive(Default)]
 pub(super) struct Taken {
@@ -31,19 +33,47 @@ impl Taken {
     /// The entry at `index`, the last so far, takes these keys.
     pub fn take(&mut self, index: LogIndex, keys: impl ExactSizeIterator<Item = (u64, u8)>) {
         if keys.len() < MANY {
-            keys.for_each(|key| self.take_one(index, key));
-        } else {
-            self.by_hash.reserve(keys.len());
-            self.in_order(keys.collect(), |(hash, _)| *hash).into_iter().for_each(|key| self.take_one(index, key));
+            return keys.for_each(|key| self.take_one(index, key));
+        }
+        let mut keys = keys;
+        while keys.len() > 0 {
+            let chunk = self.in_order(keys.by_ref().take(CHUNK).collect(), |(hash, _)| *hash);
+            chunk.into_iter().for_each(|key| self.take_one(index, key));
         }
     }
 
     /// The entry at `index`, which took these keys, leaves the window.
     pub fn forget(&mut self, index: LogIndex, keys: impl ExactSizeIterator<Item = (u64, u8)>) {
         if keys.len() < MANY {
-            keys.for_each(|key| self.forget_one(index, key));
-        } else {
-            self.in_order(keys.collect(), |(hash, _)| *hash).into_iter().for_each(|key| self.forget_one(index, key));
+            return keys.for_each(|key| self.forget_one(index, key));
+        }
+        let mut keys = keys;
+        while keys.len() > 0 {
+            let chunk = self.in_order(keys.by_ref().take(CHUNK).collect(), |(hash, _)| *hash);
+            chunk.into_iter().for_each(|key| self.forget_one(index, key));
+        }
+    }
+
+    /// The first of these numbered keys, `count` in all, about which there is an objection; and what that is.
+    pub fn first_objection<V>(
+        &self,
+        mut keys: impl Iterator<Item = (u32, Key)>,
+        count: usize,
+        objection: impl Fn(u32, Key) -> Option<V>,
+    ) -> Option<V> {
+        if count < MANY {
+            return keys.find_map(|(number, key)| objection(number, key));
+        }
+        loop {
+            let chunk: Vec<(u32, Key)> = keys.by_ref().take(CHUNK).collect();
+            if chunk.is_empty() {
+                return None;
+            }
+            let chunk = self.in_order(chunk, |(_, key)| key.hash).into_iter();
+            let objections = chunk.filter_map(|(number, key)| Some((number, objection(number, key)?)));
+            if let Some((_, first)) = objections.min_by_key(|(number, _)| *number) {
+                return Some(first);
+            }
         }
     }
 
@@ -63,7 +93,7 @@ impl Taken {
     }
 
     /// The keys, about as the table has them in memory.
-    pub fn in_order<T>(&self, mut keys: Vec<T>, hash: impl Fn(&T) -> u64) -> Vec<T> {
+    fn in_order<T>(&self, mut keys: Vec<T>, hash: impl Fn(&T) -> u64) -> Vec<T> {
         // The standard library's table takes the slot from the low bits of the hash, and fills 7 of 8 slots.
         let slots = (self.by_hash.capacity() as u64 / 7 * 8).next_power_of_two();
         keys.sort_unstable_by_key(|key| {

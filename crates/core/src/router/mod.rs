@@ -461,7 +461,11 @@ impl<O: Outbox> Router<O> {
         if let Some(c) = self.conns.get_mut(&conn) {
             c.waiting = Some(txn);
         }
-        let parts = (raw.len() > self.sizes.whole_max).then(|| Progress::new(&self.sizes));
+        let parts = (raw.len() > self.sizes.whole_max).then(|| {
+            let arriving = context.certifier.arriving().filter(|arriving| arriving.txn == txn);
+            let is_known = arriving.is_some() || self.large.contains_key(&txn);
+            Progress::new(&self.sizes, is_known.then(|| arriving.map_or(0, |arriving| arriving.len())))
+        });
         let at_once = if parts.is_some() { None } else { Some(raw.clone()) };
         if parts.is_some() {
             self.large.insert(txn, None);
