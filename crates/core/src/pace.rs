@@ -5,8 +5,8 @@
 //! take, from their proposal until they are in the log, tell which of the two it is: where there is no queue, they are
 //! close to the least that any part took.
 //!
-//! They are looked at for every other windowful, much as TCP Vegas does it (Brakmo, O'Malley, Peterson, 1994), and only the
-//! least of them counts, which a hiccup of the machine does not make longer.
+//! They are looked at for every other windowful, much as TCP Vegas does it (Brakmo, O'Malley, Peterson, 1994), and only
+//! the least of them counts, which a hiccup of the machine does not make longer.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,8 +17,8 @@ const FIRST: usize = 256 << 10;
 /// a machine that is busy.
 const FLOOR_PER_S: f64 = (8 << 20) as f64;
 const BUSY: f64 = 1.5;
-/// After so many windowfuls with a queue, although there is as little under way as may be, the way itself may have become
-/// longer.  So next to nothing is under way for one windowful, and all is measured anew.
+/// After so many windowfuls with a queue, although there is as little under way as may be, the way itself may have
+/// become longer.  So next to nothing is under way for one windowful, and all is measured anew.
 const DOUBTS: u32 = 6;
 /// A queue may cost so much: the larger of this and of a part of the time that there is without one.
 const QUEUE: Duration = Duration::from_millis(4);

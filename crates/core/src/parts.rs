@@ -177,7 +177,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// `arrived`: what the log has of it already, if it was proposed before, by an earlier life of this session or node.
+    /// `arrived`: what the log has of it, if it has been proposed before, on another connection of its session or by an
+    /// earlier life of this node.
     pub fn new(sizes: &PartSizes, arrived: Option<usize>) -> Self {
         Progress {
             proposed: 0,
