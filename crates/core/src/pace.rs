@@ -92,7 +92,8 @@ impl Pace {
     pub fn arrived(&mut self, upto: usize, now: Duration) {
         let Some((last, _)) = self.sent.back() else { return };
         let ends = *self.ends.get_or_insert(*last);
-        while let Some((end, at)) = self.sent.pop_front_if(|(end, _)| *end <= upto) {
+        while let Some(&(end, at)) = self.sent.front().filter(|(end, _)| *end <= upto) {
+            self.sent.pop_front();
             if end <= self.unsure {
                 continue;
             }
