@@ -61,6 +61,24 @@ CREATE OR REPLACE VIEW onetrip.commits AS
      ORDER BY array_position(ARRAY['prepare', 'verdict', 'propose', 'replicate', 'certify', 'turn', 'local',
                                    'everywhere', 'whole'], part);
 
+-- ---- subscriptions ----
+
+-- Replicated.  subid and relid are OIDs at that node; relid 0 is the subscription as a whole.
+CREATE TABLE onetrip.subscription_position (
+    subscription text,
+    relid oid,
+    node_id integer NOT NULL,
+    region text NOT NULL,
+    subid oid NOT NULL,
+    position pg_lsn NOT NULL,
+    copying text[] NOT NULL DEFAULT '{}',
+    changed timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    PRIMARY KEY (subscription, relid)
+) USING onetrip;
+COMMENT ON TABLE onetrip.subscription_position IS
+    'At which node each subscription is, how far it has come, and which of its tables are being copied; written with what it applies.';
+GRANT SELECT ON onetrip.subscription_position TO pg_monitor;
+
 -- ---- publications ----
 
 -- PostgreSQL's own function, under a name that is not redirected.  It has another signature from 16 on.

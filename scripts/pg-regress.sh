@@ -140,7 +140,7 @@ same() {
 causes="serializable|due to read/write dependencies among transactions
 prepare|cannot PREPARE a transaction that has used onetrip tables
 concurrently|index \".*\" is not valid yet
-logical|cannot replicate a subscription
+logical|cannot replicate what a subscription with
 large object|cannot replicate a large object
 tablespace|cannot replicate (CREATE or DROP TABLESPACE|REINDEX with TABLESPACE)
 rewrite|cannot replicate ALTER COLUMN TYPE

@@ -84,6 +84,7 @@ _PG_init(void)
 	ot_jobs_init();
 	ot_fresh_init();
 	ot_prepared_init();
+	ot_subscription_init();
 	ot_explain_init();
 	/* the hook that is installed last is called first */
 	ot_session_init();

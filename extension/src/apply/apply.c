@@ -575,6 +575,7 @@ apply_commit(const OtEntry *entry)
 	}
 	ot_commit_hold_turn(entry->at, false);
 	CommitTransactionCommand();
+	ot_subscription_end_taken_over();
 	pg_atomic_fetch_add_u64(&ot_worker->entries, group.entries);
 	pg_atomic_fetch_add_u64(&ot_worker->transactions, 1);
 	/* An entry that may run functions is never in a group with others. */
@@ -623,6 +624,7 @@ apply_transaction(OtEntry *entry, OtReader *r)
 			apply_write_set(r);
 		while (apply_take_next(entry, r));
 		ot_apply_rows_close();
+		ot_subscription_look_for_taken_over();
 	}
 	else
 		ot_left_out_apply(entry, r);

@@ -48,6 +48,7 @@
 #include "utils/snapmgr.h"
 
 #include "capture/capture.h"
+#include "commit/commit.h"
 #include "ddl/ddl.h"
 #include "shmem/shmem.h"
 
@@ -284,6 +285,7 @@ apply_row_open_table(OpenTable *table)
 				 errhint("This region differs from the others; compare them with onetrip check.")));
 	if (unlikely(ot_apply_has_failed()))
 		ot_index_job_undo(table->rel);
+	ot_subscription_table_changes(table->schema, table->name);
 	apply_row_enter_user_context(&context, table->rel);
 	table->info = ot_rel_info(table->rel);
 	if (table->info->layout != table->layout)

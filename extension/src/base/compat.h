@@ -40,6 +40,36 @@
 #define ot_replorigin_session_setup(origin) replorigin_session_setup(origin)
 #endif
 
+/*
+ * 16: the function that names a table's origin became one for both kinds, and a
+ * subscription may have parallel workers.
+ */
+#if PG_VERSION_NUM >= 160000
+#define OT_TABLE_ORIGIN_NAME(subscription, relid, name) \
+	ReplicationOriginNameForLogicalRep(subscription, relid, name, sizeof(name))
+#define OT_STREAMS_IN_PARALLEL(subscription) ((subscription)->stream == LOGICALREP_STREAM_PARALLEL)
+#else
+#define OT_TABLE_ORIGIN_NAME(subscription, relid, name) \
+	ReplicationOriginNameForTablesync(subscription, relid, name, sizeof(name))
+#define OT_STREAMS_IN_PARALLEL(subscription) false
+#endif
+
+/* 18: it can be told that the lock is held already. */
+#if PG_VERSION_NUM >= 180000
+#define OT_SUBSCRIPTION_WORKERS(subscription) logicalrep_workers_find(subscription, true, false)
+#else
+#define OT_SUBSCRIPTION_WORKERS(subscription) logicalrep_workers_find(subscription, true)
+#endif
+
+/* 18: it can be told that the subscription's table is locked already. */
+#if PG_VERSION_NUM >= 180000
+#define OT_UPDATE_SUBSCRIPTION_TABLE(subscription, relid, state, lsn) \
+	UpdateSubscriptionRelState(subscription, relid, state, lsn, false)
+#else
+#define OT_UPDATE_SUBSCRIPTION_TABLE(subscription, relid, state, lsn) \
+	UpdateSubscriptionRelState(subscription, relid, state, lsn)
+#endif
+
 /* 16: update_indexes became an enum. */
 #if PG_VERSION_NUM >= 160000
 typedef TU_UpdateIndexes OtUpdateIndexes;

@@ -74,6 +74,7 @@
 #include "replication/origin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/lwlock.h"
 #include "storage/predicate.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -147,6 +148,10 @@ static struct
 	OtLogIndex	index;			/* of its entry after a verdict of commit, or of
 								 * the worker's entry */
 	int			saved_synchronous_commit;
+	RepOriginId own_origin;		/* the session's, such as a subscription's */
+	XLogRecPtr	own_origin_lsn;
+	TimestampTz own_origin_timestamp;
+	bool		own_origin_is_free; /* this process has let go of it */
 	OtEntryKind kind;			/* of the entry */
 	bool		lost_to_prepared;	/* to a transaction that is prepared and not ended */
 	Oid			user;			/* if it is handed over: as whom the session goes on */
@@ -570,6 +575,11 @@ ot_commit_hold_turn(OtLogIndex index, bool flush)
 {
 	committing.index = index;
 	committing.saved_synchronous_commit = synchronous_commit;
+	if (committing.own_origin != InvalidRepOriginId)
+	{
+		replorigin_session_reset();
+		committing.own_origin_is_free = true;
+	}
 	ot_replorigin_session_setup(ot_origin());
 	commit_enter(committing.phase == COMMIT_DECIDED ? COMMIT_READY : COMMIT_APPLYING);
 	replorigin_session_origin = ot_origin();
@@ -590,6 +600,70 @@ commit_let_go_of_origin(void)
 	replorigin_session_origin_timestamp = 0;
 	replorigin_session_reset();
 	synchronous_commit = committing.saved_synchronous_commit;
+}
+
+/*
+ * A session may have an origin of its own: the worker of a subscription does.
+ * The commit record has room for one, and it must be ours.  An abort record of
+ * this transaction gets none.
+ */
+static void
+commit_put_own_origin_aside(void)
+{
+	if (replorigin_session_origin == InvalidRepOriginId || replorigin_session_origin == DoNotReplicateId)
+		return;
+	committing.own_origin = replorigin_session_origin;
+	committing.own_origin_lsn = replorigin_session_origin_lsn;
+	committing.own_origin_timestamp = replorigin_session_origin_timestamp;
+	replorigin_session_origin = InvalidRepOriginId;
+}
+
+/*
+ * Gives the session its origin back, and notes how far it has come.  That is not
+ * in the WAL: after a crash, a subscription begins where its row says.
+ *
+ * Nobody else takes the origin meanwhile, unless a superuser does so by hand.
+ * Then the session ends, since no ERROR is possible here.
+ */
+static void
+commit_restore_own_origin(bool committed)
+{
+	if (committing.own_origin == InvalidRepOriginId)
+		return;
+	if (committing.own_origin_is_free)
+	{
+		MemoryContext context = CurrentMemoryContext;
+		uint32		holdoff = InterruptHoldoffCount;
+		volatile bool is_back = false;
+
+		PG_TRY();
+		{
+			ot_replorigin_session_setup(committing.own_origin);
+			is_back = true;
+		}
+		PG_CATCH();
+		{
+			MemoryContextSwitchTo(context);
+			FlushErrorState();
+			/* an ERROR leaves them, and lets interrupts through */
+			LWLockReleaseAll();
+			InterruptHoldoffCount = holdoff;
+		}
+		PG_END_TRY();
+		if (!is_back)
+		{
+			ereport(LOG,
+					(errmsg("ending a session whose replication origin was taken by another one")));
+			(void) kill(MyProcPid, SIGTERM);
+			return;
+		}
+	}
+	if (committed && committing.own_origin_is_free && committing.own_origin_lsn != InvalidXLogRecPtr)
+		replorigin_session_advance(committing.own_origin_lsn, XactLastCommitEnd);
+	replorigin_session_origin = committing.own_origin;
+	replorigin_session_origin_lsn = committing.own_origin_lsn;
+	replorigin_session_origin_timestamp = committing.own_origin_timestamp;
+	committing.own_origin = InvalidRepOriginId;
 }
 
 /* ---- the events ---- */
@@ -743,6 +817,7 @@ commit_at_pre_commit(void)
 	}
 	/* The commit record contains the position, so there must be one. */
 	(void) GetTopTransactionId();
+	commit_put_own_origin_aside();
 	commit_decide(NULL, &verdict);
 	last_is_done = false;
 	last_txn = own.txn;
@@ -818,6 +893,7 @@ commit_at_commit(void)
 		commit_let_go_of_origin();
 		ot_turn_publish();
 	}
+	commit_restore_own_origin(true);
 	if (decided)
 	{
 		commit_count();
@@ -845,6 +921,7 @@ commit_at_commit(void)
 	}
 	commit_reset();
 	ot_sequence_told_used();
+	ot_ddl_forget_truncated_by_worker();
 	ot_write_set_reset();
 }
 
@@ -910,6 +987,7 @@ commit_at_abort(void)
 		commit_end_handed_over(false);
 	ot_sequence_note_aborted();
 	commit_let_go_of_origin();
+	commit_restore_own_origin(false);
 	ot_row_lock_end(false);
 	if (undecided || decided ||
 		(agent && !ot_agent_all_sent(agent)))
@@ -925,12 +1003,15 @@ commit_at_abort(void)
 	if (left_open)
 		ot_turn_leave_open(own.txn);
 	commit_reset();
+	ot_ddl_forget_truncated_by_worker();
 	ot_write_set_reset();
 }
 
 static void
 commit_xact_callback(XactEvent event, void *arg)
 {
+	bool		needs_entry;
+
 	if (!ot_preloaded || !IsUnderPostmaster)
 		return;
 
@@ -938,12 +1019,15 @@ commit_xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
+			ot_ddl_note_truncated_by_worker();
+			needs_entry = !ot_write_set_is_empty() || own.state == OWN_ID_TOLD || !ot_sequence_note_used();
+			ot_subscription_at_pre_commit(needs_entry);
 			ot_functions_commit_begins(true);
 			ot_check_unseen_writes();
 			ot_check_unseen_notifications();
 			if (ot_write_set_is_empty() && own.state != OWN_ID_TOLD)
 			{
-				if (likely(ot_sequence_note_used()))
+				if (likely(!needs_entry))
 					break;
 				ot_write_set_advance();
 			}
@@ -952,12 +1036,14 @@ commit_xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_COMMIT:
 			ot_functions_commit_begins(false);
 			commit_at_commit();
+			ot_subscription_at_commit();
 			commit_end_answer(true);
 			ot_retry_at_end();
 			break;
 		case XACT_EVENT_ABORT:
 			ot_functions_commit_begins(false);
 			commit_at_abort();
+			ot_subscription_at_abort();
 			commit_end_answer(false);
 			ot_retry_at_end();
 			break;

@@ -34,6 +34,12 @@ extern void ot_settle_connected(void);
 extern void ot_settle_ask(OtAgent *agent);
 extern void ot_settle_heard(OtReader *body);
 
+/* subscription.c */
+extern void ot_subscription_init(void);
+extern void ot_subscription_table_changes(const char *schema, const char *table);
+extern void ot_subscription_look_for_taken_over(void);
+extern void ot_subscription_end_taken_over(void);
+
 /* turn.c */
 extern void ot_turn_init(void);
 extern void ot_turn_decided(OtLogIndex index, OtLogIndex previous);

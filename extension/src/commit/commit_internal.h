@@ -140,6 +140,11 @@ extern void ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn);
 /* retry.c */
 extern void ot_retry_at_end(void);
 
+/* subscription.c; more of it is in commit.h */
+extern void ot_subscription_at_pre_commit(bool has_changes);
+extern void ot_subscription_at_commit(void);
+extern void ot_subscription_at_abort(void);
+
 /* lock_ahead.c */
 extern void ot_lock_ahead_init(void);
 

@@ -167,6 +167,11 @@ retry_applies_to_utility(Node *stmt)
 		case T_PrepareStmt:
 		case T_ExecuteStmt:
 			return false;
+		/* what they have done at the publisher stays done */
+		case T_CreateSubscriptionStmt:
+		case T_AlterSubscriptionStmt:
+		case T_DropSubscriptionStmt:
+			return false;
 		case T_TruncateStmt:
 			return true;
 		default:

@@ -65,6 +65,7 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xact.h"
+#include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_am.h"
@@ -77,6 +78,7 @@
 #include "commands/extension.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "replication/logicalworker.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "tcop/cmdtag.h"
@@ -147,6 +149,12 @@ static int	utility_depth = 0;	/* nested utility calls in this process */
 static Recorded *recorded = NULL;	/* the innermost recorded statement */
 static Truncation *truncation = NULL;	/* the innermost statement, if it is a
 										 * TRUNCATE */
+/* What the worker of a subscription has emptied and not recorded yet. */
+static struct
+{
+	List	   *relids;
+	uint8		flags;
+}			worker_truncation;
 static bool renaming = false;	/* the innermost statement renames or moves an
 								 * object */
 static bool creating = false;	/* ... or makes a type: PostgreSQL renames an
@@ -290,10 +298,59 @@ ot_ddl_check_function(const char *what)
 			 errhint("Let the function only compute a value, and change the rows in a separate statement.")));
 }
 
+/*
+ * The worker of a subscription empties tables without a statement.  They are
+ * recorded together, before its next change: tables that refer to each other
+ * must be.
+ */
+static void
+ddl_truncates_by_worker(Relation rel)
+{
+	MemoryContext old;
+	ListCell   *lc;
+
+	if (rel->rd_rel->relkind != RELKIND_RELATION || !ot_capturing() || !ot_contents_travel(rel->rd_rel))
+		return;
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	worker_truncation.relids = list_append_unique_oid(worker_truncation.relids, RelationGetRelid(rel));
+	MemoryContextSwitchTo(old);
+	/* it has locked the sequences that it is about to restart */
+	foreach(lc, getOwnedSequences(RelationGetRelid(rel)))
+	{
+		LOCKTAG		tag;
+
+		SET_LOCKTAG_RELATION(tag, MyDatabaseId, lfirst_oid(lc));
+		if (OT_LOCK_HELD_BY_ME(&tag, AccessExclusiveLock))
+			worker_truncation.flags |= OT_EMPTIED_RESTART;
+	}
+}
+
+void
+ot_ddl_note_truncated_by_worker(void)
+{
+	List	   *relids = worker_truncation.relids;
+	ListCell   *lc;
+
+	if (likely(relids == NIL))
+		return;
+	worker_truncation.relids = NIL;
+	foreach(lc, relids)
+		ot_contents_emptied(lfirst_oid(lc), OT_EMPTIED_TRUNCATED | worker_truncation.flags |
+							(lfirst_oid(lc) == llast_oid(relids) ? OT_EMPTIED_LAST : 0));
+	worker_truncation.flags = 0;
+}
+
+void
+ot_ddl_forget_truncated_by_worker(void)
+{
+	memset(&worker_truncation, 0, sizeof(worker_truncation));
+}
+
 /* Called before a row changes, in a backend or in the apply worker. */
 static void
 ddl_check_row_write(Relation rel)
 {
+	ot_ddl_note_truncated_by_worker();
 	if (unlikely(refilled != NIL) && list_member_oid(refilled, RelationGetRelid(rel)))
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
@@ -415,6 +472,8 @@ ddl_before_file(Relation rel)
 	if (unlikely(truncation != NULL) && !truncation->told &&
 		list_member_oid(truncation->relids, RelationGetRelid(rel)))
 		ddl_note_truncated();
+	if (unlikely(IsLogicalWorker()) && utility_depth == 0)
+		ddl_truncates_by_worker(rel);
 }
 
 /* Called before a unique index that is not valid is filled anew. */

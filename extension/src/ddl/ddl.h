@@ -18,6 +18,8 @@
 /* ddl.c */
 extern void ot_ddl_init(void);
 extern void ot_ddl_check_function(const char *what);
+extern void ot_ddl_note_truncated_by_worker(void);
+extern void ot_ddl_forget_truncated_by_worker(void);
 extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
 									Node *node, const char *query, bool read_only_tree,
 									ProcessUtilityContext context, ParamListInfo params,

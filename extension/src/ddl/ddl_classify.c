@@ -126,10 +126,8 @@ ddl_classify_shared(ObjectType type, const char *name)
 		case OBJECT_LARGEOBJECT:
 			ot_large_object_check();
 			break;
-		case OBJECT_SUBSCRIPTION:
-			ot_ddl_refuse("a subscription",
-						  "Subscribe in another database of the server, and copy from there.");
-			break;
+		case OBJECT_SUBSCRIPTION:	/* its server's own (commit/subscription.c) */
+			return OT_STATEMENT_LOCAL;
 		default:
 			break;
 	}
@@ -271,6 +269,9 @@ ot_ddl_classify(Node *stmt, const char *query)
 		case T_ImportForeignSchemaStmt: /* its sub-commands are recorded */
 		case T_AlterDatabaseRefreshCollStmt:	/* versions are each server's own */
 		case T_AlterCollationStmt:
+		case T_CreateSubscriptionStmt:
+		case T_AlterSubscriptionStmt:
+		case T_DropSubscriptionStmt:	/* their position is not (commit/subscription.c) */
 			return OT_STATEMENT_LOCAL;
 
 		case T_ExplainStmt:
@@ -294,11 +295,6 @@ ot_ddl_classify(Node *stmt, const char *query)
 			ot_ddl_refuse("CREATE or DROP TABLESPACE",
 						  "Run it on each server, connected to another database.");
 			break;
-		case T_CreateSubscriptionStmt:
-		case T_AlterSubscriptionStmt:
-		case T_DropSubscriptionStmt:
-			return ddl_classify_shared(OBJECT_SUBSCRIPTION, "");
-
 			/* about the server as a whole, or a database of it */
 		case T_AlterDatabaseStmt:
 			kind = ddl_classify_shared(OBJECT_DATABASE, ((AlterDatabaseStmt *) stmt)->dbname);

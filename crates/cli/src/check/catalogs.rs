@@ -37,8 +37,7 @@ const EXPRESSIONS: &[(&str, &str, &str)] = &[
 ];
 
 /// Compared by a digest, which is not shown.
-const SECRETS: &[(&str, &str)] =
-    &[("pg_authid", "rolpassword"), ("pg_subscription", "subconninfo"), ("pg_user_mapping", "umoptions")];
+const SECRETS: &[(&str, &str)] = &[("pg_authid", "rolpassword"), ("pg_user_mapping", "umoptions")];
 
 /// Columns of a sequence that differ between regions on purpose, because each region counts from a start of its own;
 /// and when they do.  What the owner wrote is in the sequence's reloptions.

@@ -88,6 +88,7 @@ const OWN: &[&str] = &[
     "slots.c",
     "stop_point.c",
     "stored_type.c",
+    "subscription.c",
     "temporary_function.c",
     "traced.c",
     "trips.c",

@@ -219,7 +219,7 @@ const CHANGES: &[(&str, &str, &str, &str)] = &[
     ("alter extension hstore set schema rich", "pg_extension", "extension hstore", "extnamespace"),
     ("create publication published for table rich.plain where (a > 1)", "pg_publication", "publication published", ""),
     ("create publication of_schema for tables in schema rich", "pg_publication", "publication of_schema", ""),
-    ("create subscription subscribed connection 'password=hidden' publication p with (connect = false)", "pg_subscription", "subscription subscribed (onetrip)", ""),
+    ("create subscription subscribed connection 'password=hidden' publication p with (connect = false)", "", "", ""),
     ("insert into pg_seclabel values ('rich.t'::regclass, 'pg_class'::regclass, 0, 'dummy', 'label')", "pg_seclabel", "security label dummy (rich.t, pg_catalog.pg_class, 0)", ""),
     ("insert into pg_shseclabel values ('reader'::regrole, 'pg_authid'::regclass, 'dummy', 'label')", "pg_shseclabel", "security label dummy (reader, pg_catalog.pg_authid)", ""),
     ("update pg_init_privs set privtype = 'e' where objoid = 'pg_authid'::regclass", "pg_init_privs", "first privileges (pg_catalog.pg_authid, pg_catalog.pg_class, 0)", "privtype"),

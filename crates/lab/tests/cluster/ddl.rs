@@ -282,7 +282,7 @@ async fn refused(lab: &Lab) {
     let [_, b, _] = lab.sessions().await;
     let position = number(&b, "select onetrip.position()").await.unwrap();
     let statements = [
-        "create subscription s connection '' publication p with (connect = false)",
+        "create subscription s connection '' publication p with (connect = false, two_phase = true)",
         "create tablespace t location '/nowhere'",
         "drop database onetrip",
         "drop extension onetrip",

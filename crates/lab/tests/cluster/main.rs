@@ -59,6 +59,7 @@ mod short_sequences;
 mod statements;
 mod stored_values;
 mod stuck_worker;
+mod subscription;
 mod tablespaces;
 mod temporary_functions;
 mod torture;

@@ -1,0 +1,312 @@
+//! A subscription of the replicated database: what comes from a publisher arrives in all regions, exactly once.
+//!
+//! The publisher is a local database on the third region's server.  Its ledger has no key, and its counter is
+//! changed in place, so that a transaction that is lost or comes twice shows.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use onetrip_lab::torture::random::Random;
+
+use crate::kill9::whole_postgres;
+use crate::lab::{builder, number, start_from, subjects, text, until, Lab, Session, SOON};
+
+const TABLES: &str =
+    "create table thing (id int primary key, v text); create table part_of (id int primary key references thing);
+     create table counter (id int primary key, n bigint); create table ledger (n bigint, pad text);
+     create table early (n int, pad text)";
+const OTHER_TABLES: &str = "create table there (id int primary key); create table here (id int primary key)";
+const SUM: &str = "select (select n from counter) || ' ' || count(*) || ' ' || count(distinct n) || ' ' || coalesce(max(n), 0) from ledger";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_publisher_sends_arrives_once() {
+    let name = "subscription";
+    let about = "a subscription in one region: its rows in all, through crashes, and in another region afterwards";
+    let builder =
+        builder().postgres_setting("wal_level", "logical").postgres_setting("wal_retrieve_retry_interval", "500ms");
+    let lab = start_from(name, about, builder).await;
+    lab.session(2).await.must("create database source").await;
+    let source = publisher(&lab).await;
+    source.must(TABLES).await;
+    source
+        .must("insert into thing select i, 'copied' from generate_series(1, 100) i; insert into counter values (1, 0); insert into early select i, repeat('x', 300) from generate_series(1, 20000) i; create publication all_of_it for all tables")
+        .await;
+    lab.session(0).await.must(TABLES).await;
+    source.must(OTHER_TABLES).await;
+    lab.session(0).await.must(OTHER_TABLES).await;
+    lab.everywhere().await;
+    drop(source);
+    subjects!(lab, 4;
+        killed_while_tables_are_copied,
+        copied_and_followed,
+        a_conflict_is_tried_again,
+        nothing_is_lost_that_has_disabled_it,
+        killed_while_a_publisher_writes,
+        refused_where_it_would_begin_anew,
+        taken_over_by_another_region,
+        taken_over_from_one_that_lives,
+        local_and_onetrip_tables_do_not_mix,
+        dropped,
+    );
+}
+
+fn conninfo(lab: &Lab) -> String {
+    lab.node(2).conninfo().replace("dbname=onetrip", "dbname=source")
+}
+
+async fn publisher(lab: &Lab) -> Session {
+    Session::open(&conninfo(lab)).await.unwrap()
+}
+
+/// Waits until the cluster shows what the publisher shows.
+async fn same(lab: &Lab, query: &str) {
+    let expected = text(&*publisher(lab).await, query).await.unwrap();
+    until(&format!("{query}: {expected}"), 4 * SOON, async || {
+        let shown = text(&*lab.session(1).await, query).await?;
+        anyhow::ensure!(shown == expected, "{shown}, not {expected}");
+        Ok(true)
+    })
+    .await
+    .unwrap_or_else(|e| panic!("{e:#}"));
+    lab.everywhere().await;
+    lab.shows(query, &expected).await;
+}
+
+const THINGS: &str = "select coalesce(string_agg(id || v || (p.id is not null), ' ' order by id), '') from thing left join part_of p using (id)";
+
+/// A writer adds to a table that is being copied, and to one that is not, and everything is killed meanwhile.
+async fn killed_while_tables_are_copied(lab: &Lab) {
+    let create = format!("create subscription wanted connection '{}' publication all_of_it", conninfo(lab));
+    lab.session(0).await.must(&create).await;
+    let (done, writer) = keep_writing(lab, "insert into early select max(n) + 1, 'later' from early");
+    let mut random = Random::new(1127);
+    for round in 0..6 {
+        tokio::time::sleep(Duration::from_millis(random.draw(1500))).await;
+        kill(lab, round, &mut random).await;
+    }
+    done.store(true, Ordering::Relaxed);
+    writer.await.unwrap();
+    same(lab, "select count(*) || ' ' || count(distinct n) || ' ' || max(n) from early").await;
+    same(lab, SUM).await;
+    let done = "select string_agg(srsubstate::text, '' order by 1) from pg_subscription_rel";
+    until("all tables to be ready", 4 * SOON, async || Ok(text(&*lab.session(0).await, done).await? == "rrrrrrr"))
+        .await
+        .unwrap_or_else(|e| panic!("{e:#}"));
+}
+
+/// Runs a statement at the publisher again and again, with one more in the counter and in the ledger.
+fn keep_writing(lab: &Lab, also: &str) -> (Arc<AtomicBool>, tokio::task::JoinHandle<()>) {
+    let done = Arc::new(AtomicBool::new(false));
+    let (until_done, conninfo) = (done.clone(), conninfo(lab));
+    let write = format!("begin; update counter set n = n + 1; insert into ledger select n, repeat('x', (n % 300)::int) from counter; {also}; commit");
+    let writer = tokio::spawn(async move {
+        let source = Session::open(&conninfo).await.unwrap();
+        while !until_done.load(Ordering::Relaxed) {
+            source.must(&write).await;
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+    });
+    (done, writer)
+}
+
+/// Kills the subscription's server, its node, or both.
+async fn kill(lab: &Lab, round: u64, random: &mut Random) {
+    match round % 3 {
+        0 => whole_postgres(lab, 0),
+        1 => lab.node(0).kill9().expect("kill the node"),
+        _ => {
+            lab.node(0).kill9().expect("kill the node");
+            whole_postgres(lab, 0);
+        }
+    }
+    if round % 3 != 0 {
+        tokio::time::sleep(Duration::from_millis(random.draw(2000))).await;
+        lab.node(0).restart().await.unwrap_or_else(|e| panic!("{e:#}"));
+    }
+}
+
+async fn copied_and_followed(lab: &Lab) {
+    let (a, source) = (lab.session(0).await, publisher(lab).await);
+    let things =
+        "select count(*) || ' ' || coalesce(sum(id), 0) || ' ' || coalesce(string_agg(distinct v, ' '), '') from thing";
+    same(lab, things).await;
+    lab.shows(
+        "select subscription || ' ' || region from onetrip.subscription_position where relid = 0",
+        &format!("wanted {}", text(&a, "show onetrip.region").await.unwrap()),
+    )
+    .await;
+    until("all tables to be copied", SOON, async || {
+        Ok(text(&a, "select copying::text || (select count(*) from onetrip.subscription_position) from onetrip.subscription_position where relid = 0").await? == "{}1")
+    })
+    .await
+    .unwrap();
+    source.must("update thing set v = 'changed' where id % 2 = 0; delete from thing where id > 90; insert into part_of values (3)").await;
+    same(lab, things).await;
+    same(lab, THINGS).await;
+    source.must("truncate thing, part_of; insert into thing values (7, 'seven')").await;
+    same(lab, THINGS).await;
+    source.must("begin; insert into thing values (8, 'eight'); savepoint s; insert into thing values (9, 'nine'); rollback to s; truncate thing, part_of; insert into thing values (1, 'one'), (2, 'two'); insert into part_of values (2); commit").await;
+    same(lab, THINGS).await;
+    a.must("comment on subscription wanted is 'ours'; alter subscription wanted rename to needed; alter subscription needed rename to wanted").await;
+    lab.shows("select string_agg(subscription, ' ') from onetrip.subscription_position", "wanted").await;
+    lab.shows("select (select count(*) from thing)", "2").await;
+}
+
+/// A writer of another region changes the same rows again and again; the counter that the publisher sends is right
+/// nevertheless, because a worker that loses starts anew.
+async fn a_conflict_is_tried_again(lab: &Lab) {
+    let source = publisher(lab).await;
+    let other = lab.session(1).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let until_done = done.clone();
+    let writer = tokio::spawn(async move {
+        while !until_done.load(Ordering::Relaxed) {
+            let _ = other.run("update counter set id = id").await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    for _ in 0..20 {
+        source.must("begin; update counter set n = n + 1; insert into ledger select n from counter; commit").await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    done.store(true, Ordering::Relaxed);
+    writer.await.unwrap();
+    same(lab, SUM).await;
+}
+
+/// With `disable_on_error`, a COMMIT that loses disables the subscription.  It goes on where it was.
+async fn nothing_is_lost_that_has_disabled_it(lab: &Lab) {
+    let (a, source) = (lab.session(0).await, publisher(lab).await);
+    a.must("alter subscription wanted set (disable_on_error = true)").await;
+    let other = lab.session(1).await;
+    let mut disabled = 0;
+    for _ in 0..1000 {
+        if disabled == 3 {
+            break;
+        }
+        source.must("begin; update counter set n = n + 1; insert into ledger select n from counter; commit").await;
+        let _ = other.run("update counter set id = id").await;
+        if text(&a, "select subenabled::text from pg_subscription").await.unwrap() == "false" {
+            disabled += 1;
+            a.must("alter subscription wanted enable").await;
+        }
+    }
+    assert_eq!(disabled, 3, "no COMMIT of the worker has lost");
+    a.must("alter subscription wanted set (disable_on_error = false)").await;
+    a.must("alter subscription wanted enable").await;
+    same(lab, SUM).await;
+}
+
+async fn killed_while_a_publisher_writes(lab: &Lab) {
+    let (done, writer) = keep_writing(lab, "select");
+    let mut random = Random::new(20261127);
+    let b = lab.session(1).await;
+    for round in 0..6 {
+        let before = number(&b, "select n from counter").await.unwrap();
+        until("the subscription to go on", 2 * SOON, async || {
+            Ok(number(&b, "select n from counter").await? > before + 20)
+        })
+        .await
+        .unwrap_or_else(|e| panic!("round {round}: {e:#}"));
+        tokio::time::sleep(Duration::from_millis(random.draw(300))).await;
+        kill(lab, round, &mut random).await;
+    }
+    done.store(true, Ordering::Relaxed);
+    writer.await.unwrap();
+    same(lab, SUM).await;
+}
+
+async fn refused_where_it_would_begin_anew(lab: &Lab) {
+    let b = lab.session(1).await;
+    let create = format!("create subscription wanted connection '{}' publication all_of_it", conninfo(lab));
+    let why = b.refused(&create).await;
+    assert_eq!(why.code().code(), "42710", "{}", why.message());
+    assert!(why.hint().is_some_and(|hint| hint.contains("create_slot = false")), "{why:?}");
+    let why = b.refused(&format!("{create} with (two_phase = true)")).await;
+    assert_eq!(why.code().code(), "0A000", "{}", why.message());
+}
+
+/// The first region is stopped, another one goes on, and the first one applies nothing when it is back.
+async fn taken_over_by_another_region(lab: &Lab) {
+    let source = publisher(lab).await;
+    lab.node(0).kill9().expect("kill the node");
+    whole_postgres(lab, 0);
+    for _ in 0..10 {
+        source.must("begin; update counter set n = n + 1; insert into ledger select n from counter; commit").await;
+    }
+    let b = lab.session(1).await;
+    b.must(&format!(
+        "create subscription wanted connection '{}' publication all_of_it with (create_slot = false, copy_data = false, slot_name = wanted)",
+        conninfo(lab)
+    ))
+    .await;
+    let n = number(&source, "select n from counter").await.unwrap();
+    until("the other region to go on", SOON, async || Ok(number(&b, "select n from counter").await? == n))
+        .await
+        .unwrap();
+    lab.node(0).restart().await.unwrap_or_else(|e| panic!("{e:#}"));
+    let a = lab.session(0).await;
+    until("the former subscription to be disabled", SOON, async || {
+        Ok(text(&a, "select subenabled::text from pg_subscription").await? == "false")
+    })
+    .await
+    .unwrap_or_else(|e| panic!("{e:#}"));
+    let why = a.refused("alter subscription wanted enable").await;
+    assert!(why.detail().is_some_and(|detail| detail.contains("taken over")), "{why:?}");
+    a.must("alter subscription wanted set (slot_name = none)").await;
+    a.must("drop subscription wanted").await;
+    for _ in 0..10 {
+        source.must("begin; update counter set n = n + 1; insert into ledger select n from counter; commit").await;
+    }
+    same(lab, SUM).await;
+}
+
+/// The first region takes it back while the publisher sends nothing, so its worker there has no reason to look.
+async fn taken_over_from_one_that_lives(lab: &Lab) {
+    let (a, b, source) = (lab.session(0).await, lab.session(1).await, publisher(lab).await);
+    a.must(&format!(
+        "create subscription wanted connection '{}' publication all_of_it with (create_slot = false, copy_data = false, slot_name = wanted)",
+        conninfo(lab)
+    ))
+    .await;
+    until("the former subscription to be disabled", SOON, async || {
+        Ok(text(&b, "select subenabled::text from pg_subscription").await? == "false")
+    })
+    .await
+    .unwrap_or_else(|e| panic!("{e:#}"));
+    let why = b.refused("drop subscription wanted").await;
+    assert!(why.hint().is_some_and(|hint| hint.contains("slot_name = NONE")), "{why:?}");
+    b.must("alter subscription wanted set (slot_name = none)").await;
+    b.must("drop subscription wanted").await;
+    for _ in 0..10 {
+        source.must("begin; update counter set n = n + 1; insert into ledger select n from counter; commit").await;
+    }
+    same(lab, SUM).await;
+}
+
+/// What of a transaction would be in the log, and what not, cannot be told apart after a crash.
+async fn local_and_onetrip_tables_do_not_mix(lab: &Lab) {
+    let (a, source) = (lab.session(0).await, publisher(lab).await);
+    a.must("alter table here set access method heap").await;
+    source.must("insert into here values (1)").await;
+    until("the row of the local table", SOON, async || Ok(number(&a, "select count(*) from here").await? == 1))
+        .await
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    source.must("begin; insert into here values (2); insert into there values (2); commit").await;
+    until("the refusal", SOON, async || {
+        Ok(number(&a, "select apply_error_count from pg_stat_subscription_stats").await? > 0)
+    })
+    .await
+    .unwrap_or_else(|e| panic!("{e:#}"));
+    lab.shows("select count(*) from there", "0").await;
+    a.must("delete from here; alter table here set access method onetrip").await;
+    same(lab, "select string_agg(id::text, ' ') from there").await;
+    lab.shows("select string_agg(id::text, ' ') from here", "2").await;
+}
+
+async fn dropped(lab: &Lab) {
+    lab.session(0).await.must("drop subscription wanted").await;
+    lab.shows("select count(*) from onetrip.subscription_position", "0").await;
+    assert_eq!(number(&*publisher(lab).await, "select count(*) from pg_replication_slots").await.unwrap(), 0);
+}
