@@ -48,6 +48,7 @@
 #include <signal.h>
 
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_replication_origin.h"
@@ -75,7 +76,6 @@
 /* A row of the table. */
 typedef struct Position
 {
-	char	   *name;
 	int			node;
 	char	   *region;
 	XLogRecPtr	position;
@@ -92,6 +92,9 @@ static struct
 	bool		is_elsewhere;	/* ends without having done anything */
 	bool		has_row;
 	XLogRecPtr	position;		/* in its row */
+	bool		wrote_here;		/* since its last entry it has committed what is in
+								 * no entry */
+	bool		has_failed;		/* and at most disables its subscription now */
 }			worker;
 
 /* What a statement has found before it ran. */
@@ -105,8 +108,11 @@ typedef struct Before
 /* In the apply worker: entries have changed the table. */
 static bool table_has_changed = false;
 
-/* In the apply worker: subscriptions that these entries have taken from here. */
+/* In the apply worker: subscriptions that these entries have left without a row. */
 static List *taken_over = NIL;
+
+/* In the apply worker: those whose workers it has ended, which is enough. */
+static List *ended = NIL;
 
 /* ---- the table ---- */
 
@@ -167,9 +173,9 @@ subscription_execute(int expected, const char *query, const char *name, Oid reli
 	return SPI_processed;
 }
 
-/* Finds the row of this node's subscription, whatever its name is by now. */
-#define HERE "relid OPERATOR(pg_catalog.=) $2 AND node_id OPERATOR(pg_catalog.=) $3 AND subid OPERATOR(pg_catalog.=) $5"
-#define NAMED "subscription OPERATOR(pg_catalog.=) $1"
+#define NAMED "subscription OPERATOR(pg_catalog.=) $1 AND relid OPERATOR(pg_catalog.=) $2"
+/* OIDs alone are not enough: in a copy of another server they may be other ones. */
+#define HERE NAMED " AND node_id OPERATOR(pg_catalog.=) $3 AND subid OPERATOR(pg_catalog.=) $5"
 
 /*
  * Reads the row of a subscription or a table: its own, or if there is none, that
@@ -184,22 +190,20 @@ subscription_read(const char *name, Oid subscription, Oid relid, bool lock, Posi
 	TupleDesc	desc;
 	bool		isnull;
 
-#define COLUMNS "SELECT subscription, node_id, region, position, pg_catalog.array_to_string(copying, ', ') FROM " TABLE " WHERE "
+#define COLUMNS "SELECT node_id, region, position, pg_catalog.array_to_string(copying, ', ') FROM " TABLE " WHERE "
 	row->is_here = OidIsValid(subscription) &&
 		subscription_execute(SPI_OK_SELECT, lock ? COLUMNS HERE " FOR UPDATE" : COLUMNS HERE,
 							 name, relid, 0, subscription) > 0;
 	if (!row->is_here &&
-		subscription_execute(SPI_OK_SELECT, lock && !OidIsValid(subscription) ? COLUMNS NAMED " AND relid OPERATOR(pg_catalog.=) $2 FOR UPDATE" :
-							 COLUMNS NAMED " AND relid OPERATOR(pg_catalog.=) $2",
+		subscription_execute(SPI_OK_SELECT, lock && !OidIsValid(subscription) ? COLUMNS NAMED " FOR UPDATE" : COLUMNS NAMED,
 							 name, relid, 0, InvalidOid) == 0)
 		return false;
 	tuple = SPI_tuptable->vals[0];
 	desc = SPI_tuptable->tupdesc;
-	row->name = SPI_getvalue(tuple, desc, 1);
-	row->node = DatumGetInt32(SPI_getbinval(tuple, desc, 2, &isnull));
-	row->region = SPI_getvalue(tuple, desc, 3);
-	row->position = DatumGetLSN(SPI_getbinval(tuple, desc, 4, &isnull));
-	row->copying = SPI_getvalue(tuple, desc, 5);
+	row->node = DatumGetInt32(SPI_getbinval(tuple, desc, 1, &isnull));
+	row->region = SPI_getvalue(tuple, desc, 2);
+	row->position = DatumGetLSN(SPI_getbinval(tuple, desc, 3, &isnull));
+	row->copying = SPI_getvalue(tuple, desc, 4);
 	return true;
 }
 
@@ -283,12 +287,13 @@ subscription_advance(const char *origin_name, XLogRecPtr position)
 	UnlockRelationOid(ReplicationOriginRelationId, RowExclusiveLock);
 }
 
-/* Before the row is locked. */
-static void
+/* Before the row is locked.  Returns the name that the subscription has now. */
+static const char *
 subscription_lock_catalogs(void)
 {
 	LockSharedObject(SubscriptionRelationId, MySubscription->oid, 0, AccessShareLock);
 	LockRelationOid(SubscriptionRelRelationId, RowExclusiveLock);
+	return get_subscription_name(MySubscription->oid, false);
 }
 
 /*
@@ -335,6 +340,7 @@ static void
 subscription_begin_worker(void)
 {
 	Oid			subscription = MySubscription->oid;
+	const char *name;
 	Position	row;
 	Context		saved;
 	bool		found;
@@ -345,13 +351,11 @@ subscription_begin_worker(void)
 	if (OT_STREAMS_IN_PARALLEL(MySubscription))
 		subscription_refuse_option("streaming = parallel", "streaming = on");
 
-	subscription_lock_catalogs();
+	name = subscription_lock_catalogs();
 	subscription_begin(&saved);
-	found = subscription_read(MySubscription->name, subscription, InvalidOid, true, &row);
+	found = subscription_read(name, subscription, InvalidOid, true, &row);
 	if (!found || !row.is_here)
 	{
-		const char *name = MySubscription->name;
-
 		ereport(LOG,
 				(errmsg("disabling subscription \"%s\", which is not at this node", name),
 				 subscription_say_elsewhere(name, found ? &row : NULL),
@@ -360,13 +364,13 @@ subscription_begin_worker(void)
 		worker.is_elsewhere = true;
 	}
 	else if (OidIsValid(MyLogicalRepWorker->relid))
-		subscription_begin_table(row.name);
+		subscription_begin_table(name);
 	else
 	{
 		char		origin[NAMEDATALEN];
 
 		(void) subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET changed = pg_catalog.now() WHERE " HERE,
-									row.name, InvalidOid, InvalidXLogRecPtr, subscription);
+									name, InvalidOid, InvalidXLogRecPtr, subscription);
 		worker.has_row = true;
 		worker.position = row.position;
 		snprintf(origin, sizeof(origin), "pg_%u", subscription);
@@ -384,6 +388,7 @@ subscription_write(bool has_changes)
 	const char *name = MySubscription->name;
 	Oid			subscription = MySubscription->oid;
 	Oid			relid = MyLogicalRepWorker->relid;
+	RepOriginId origin = replorigin_session_origin;
 	XLogRecPtr	position = replorigin_session_origin_lsn;
 	char	   *table;
 	Position	row;
@@ -391,7 +396,7 @@ subscription_write(bool has_changes)
 	bool		found;
 
 	/* nothing may commit after a failure that has cost the worker its origin */
-	if (replorigin_session_origin == InvalidRepOriginId)
+	if (origin == InvalidRepOriginId)
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_NOW),
 				 errmsg("the worker of subscription \"%s\" has no replication origin", name)));
@@ -406,8 +411,14 @@ subscription_write(bool has_changes)
 	/* the first rows of a table: its worker begins where they were copied */
 	if (position == InvalidXLogRecPtr)
 		position = replorigin_session_get_progress(false);
+	/* the log will say that all before this has been done */
+	if (worker.wrote_here)
+		XLogFlush(XactLastCommitEnd);
+	worker.wrote_here = false;
 
-	subscription_lock_catalogs();
+	/* an abort record with the origin would mark the position as reached */
+	replorigin_session_origin = InvalidRepOriginId;
+	name = subscription_lock_catalogs();
 	subscription_begin(&saved);
 	found = subscription_read(name, subscription, InvalidOid, true, &row);
 	if (!found || !row.is_here)
@@ -439,6 +450,7 @@ subscription_write(bool has_changes)
 		(void) subscription_execute(SPI_OK_DELETE, DELETE_COPIED, name, relid, position, subscription);
 	}
 	subscription_end(&saved);
+	replorigin_session_origin = origin;
 	worker.position = position;
 }
 
@@ -478,21 +490,28 @@ ot_subscription_at_pre_commit(bool has_changes)
 	}
 	if (!has_changes)
 	{
-		if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		if (!TransactionIdIsValid(GetTopTransactionIdIfAny()) || worker.has_failed)
 			return;
 		if (OidIsValid(MyLogicalRepWorker->relid))
 		{
-			/* it drops its slot once it has noted that the table is complete */
+			/* it drops its slot when it notes that the table is complete */
 			ForceSyncCommit();
 			return;
 		}
 		if (replorigin_session_origin == InvalidRepOriginId)
 			return;
 		CommandCounterIncrement();
-		/* ALTER SUBSCRIPTION ... SKIP: nobody is to apply that one */
-		if (!(in_remote_transaction && MySubscription->skiplsn != InvalidXLogRecPtr) &&
-			!subscription_copies_others())
+		/*
+		 * What it has done to local tables is in no entry.  ALTER SUBSCRIPTION ...
+		 * SKIP: nobody is to apply that one.
+		 */
+		if (ot_held_locks_written_here() != NULL ||
+			(!(in_remote_transaction && MySubscription->skiplsn != InvalidXLogRecPtr) &&
+			 !subscription_copies_others()))
+		{
+			worker.wrote_here = true;
 			return;
+		}
 	}
 	else
 		CommandCounterIncrement();
@@ -518,6 +537,7 @@ ot_subscription_at_abort(void)
 	{
 		replorigin_session_origin_lsn = InvalidXLogRecPtr;
 		replorigin_session_origin_timestamp = 0;
+		worker.has_failed = true;
 	}
 }
 
@@ -533,23 +553,28 @@ ot_subscription_table_changes(const char *schema, const char *table)
 
 /*
  * Looks, in the transaction that has applied the entries, for subscriptions that
- * they have taken from this node.
+ * they have taken from this node.  If a statement about one holds the catalog, the
+ * next entry of this kind will do: nothing waits for this.
  */
 void
 ot_subscription_look_for_taken_over(void)
 {
 	Context		saved;
 
-	taken_over = NIL;
-	if (likely(!table_has_changed))
+	if (likely(!table_has_changed) ||
+		!ConditionalLockRelationOid(SubscriptionRelationId, AccessShareLock))
 		return;
 	table_has_changed = false;
+	if (taken_over != ended)
+		list_free(taken_over);
+	taken_over = NIL;
 	subscription_begin(&saved);
 	(void) subscription_execute(SPI_OK_SELECT, "SELECT s.oid FROM pg_catalog.pg_subscription AS s WHERE s.subenabled "
 								"AND s.subdbid OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database AS d "
 								"WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) "
 								"AND NOT EXISTS (SELECT FROM " TABLE " AS p WHERE p.relid OPERATOR(pg_catalog.=) $2 "
-								"AND p.node_id OPERATOR(pg_catalog.=) $3 AND p.subid OPERATOR(pg_catalog.=) s.oid)",
+								"AND p.node_id OPERATOR(pg_catalog.=) $3 AND p.subid OPERATOR(pg_catalog.=) s.oid "
+								"AND p.subscription OPERATOR(pg_catalog.=) s.subname::pg_catalog.text)",
 								"", InvalidOid, 0, InvalidOid);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
@@ -572,12 +597,12 @@ ot_subscription_end_taken_over(void)
 {
 	ListCell   *lc;
 
-	if (likely(taken_over == NIL))
+	if (likely(taken_over == ended))
 		return;
 	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
 	foreach(lc, taken_over)
 	{
-		List	   *workers = OT_SUBSCRIPTION_WORKERS(lfirst_oid(lc));
+		List	   *workers = list_member_oid(ended, lfirst_oid(lc)) ? NIL : OT_SUBSCRIPTION_WORKERS(lfirst_oid(lc));
 		ListCell   *each;
 
 		foreach(each, workers)
@@ -585,8 +610,8 @@ ot_subscription_end_taken_over(void)
 		list_free(workers);
 	}
 	LWLockRelease(LogicalRepWorkerLock);
-	list_free(taken_over);
-	taken_over = NIL;
+	list_free(ended);
+	ended = taken_over;
 }
 
 /* ---- around statements ---- */
@@ -631,10 +656,10 @@ subscription_check_options(List *options, bool creates)
 /*
  * CREATE SUBSCRIPTION of a name that the cluster knows takes it over.  Its options
  * must say that nothing is begun anew.  What pg_dump writes (connect = false) does
- * not say so.
+ * not say so.  Whose it is, is known to the other server only.
  */
 static void
-subscription_check_takeover(CreateSubscriptionStmt *stmt, const Position *row)
+subscription_check_takeover(CreateSubscriptionStmt *stmt, Oid user, const Position *row)
 {
 	if (!subscription_option_is(stmt->options, "connect", true) ||
 		subscription_option_is(stmt->options, "create_slot", true) ||
@@ -644,6 +669,10 @@ subscription_check_takeover(CreateSubscriptionStmt *stmt, const Position *row)
 				 errmsg("subscription \"%s\" is already at node %d, region \"%s\"", stmt->subname, row->node, row->region),
 				 errhint("To take it over from there, give it WITH (create_slot = false, copy_data = false, slot_name = ...). To begin anew, drop it there first, or DELETE FROM onetrip.subscription_position WHERE subscription = %s if that server is gone.",
 						 quote_literal_cstr(stmt->subname))));
+	if (!superuser_arg(user))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be superuser to take over subscription \"%s\" from region \"%s\"", stmt->subname, row->region)));
 	if (row->copying != NULL && row->copying[0] != '\0')
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_NOW),
@@ -713,17 +742,17 @@ subscription_before(Node *stmt, Before *before)
 
 	before->subscription = get_subscription_oid(name, true);
 	subscription_begin(&saved);
-	before->has_row = subscription_read(name, before->subscription, InvalidOid, IsA(stmt, CreateSubscriptionStmt), &row);
+	before->has_row = subscription_read(name, before->subscription, InvalidOid, false, &row);
 	before->is_here = before->has_row && row.is_here;
 	if (IsA(stmt, CreateSubscriptionStmt) && before->has_row && !OidIsValid(before->subscription))
-		subscription_check_takeover((CreateSubscriptionStmt *) stmt, &row);
+		subscription_check_takeover((CreateSubscriptionStmt *) stmt, saved.user, &row);
 	if (OidIsValid(before->subscription) && !before->is_here)
 	{
 		if (IsA(stmt, AlterSubscriptionStmt) && ((AlterSubscriptionStmt *) stmt)->kind == ALTER_SUBSCRIPTION_ENABLED &&
 			subscription_option_is(((AlterSubscriptionStmt *) stmt)->options, "enabled", false))
 			subscription_refuse_elsewhere(name, before->has_row ? &row : NULL);
-		if (IsA(stmt, DropSubscriptionStmt) && before->has_row)
-			subscription_check_drop(name, before->subscription, &row);
+		if (IsA(stmt, DropSubscriptionStmt))
+			subscription_check_drop(name, before->subscription, before->has_row ? &row : NULL);
 	}
 	subscription_end(&saved);
 	return true;
@@ -744,15 +773,24 @@ subscription_after(Node *stmt, const Before *before)
 	subscription = get_subscription_oid(name, true);
 	if (IsA(stmt, CreateSubscriptionStmt))
 	{
-		if (before->has_row)
+		Position	row;
+
+		/*
+		 * The row was not locked while the publisher answered: each entry of the
+		 * node that has it would have come in between.
+		 */
+		if (subscription_read(name, InvalidOid, InvalidOid, true, &row))
+		{
+			subscription_check_takeover((CreateSubscriptionStmt *) stmt, saved.user, &row);
 			(void) subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET node_id = $3, region = pg_catalog.current_setting('onetrip.region'), "
-										"subid = $5, copying = " COPYING ", changed = pg_catalog.now() WHERE " NAMED " AND relid OPERATOR(pg_catalog.=) $2",
+										"subid = $5, copying = " COPYING ", changed = pg_catalog.now() WHERE " NAMED,
 										name, InvalidOid, 0, subscription);
+		}
 		else
 			(void) subscription_execute(SPI_OK_INSERT, "INSERT INTO " TABLE " (subscription, relid, node_id, region, subid, position, copying) "
 										"VALUES ($1, $2, $3, pg_catalog.current_setting('onetrip.region'), $5, '0/0', " COPYING ")",
 										name, InvalidOid, 0, subscription);
-		(void) subscription_execute(SPI_OK_DELETE, "DELETE FROM " TABLE " WHERE " NAMED " AND relid OPERATOR(pg_catalog.<>) $2",
+		(void) subscription_execute(SPI_OK_DELETE, "DELETE FROM " TABLE " WHERE subscription OPERATOR(pg_catalog.=) $1 AND relid OPERATOR(pg_catalog.<>) $2",
 									name, InvalidOid, 0, InvalidOid);
 	}
 	else if (!before->is_here)

@@ -65,7 +65,6 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xact.h"
-#include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_am.h"
@@ -78,7 +77,6 @@
 #include "commands/extension.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "replication/logicalworker.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "tcop/cmdtag.h"
@@ -149,12 +147,6 @@ static int	utility_depth = 0;	/* nested utility calls in this process */
 static Recorded *recorded = NULL;	/* the innermost recorded statement */
 static Truncation *truncation = NULL;	/* the innermost statement, if it is a
 										 * TRUNCATE */
-/* What the worker of a subscription has emptied and not recorded yet. */
-static struct
-{
-	List	   *relids;
-	uint8		flags;
-}			worker_truncation;
 static bool renaming = false;	/* the innermost statement renames or moves an
 								 * object */
 static bool creating = false;	/* ... or makes a type: PostgreSQL renames an
@@ -298,54 +290,6 @@ ot_ddl_check_function(const char *what)
 			 errhint("Let the function only compute a value, and change the rows in a separate statement.")));
 }
 
-/*
- * The worker of a subscription empties tables without a statement.  They are
- * recorded together, before its next change: tables that refer to each other
- * must be.
- */
-static void
-ddl_truncates_by_worker(Relation rel)
-{
-	MemoryContext old;
-	ListCell   *lc;
-
-	if (rel->rd_rel->relkind != RELKIND_RELATION || !ot_capturing() || !ot_contents_travel(rel->rd_rel))
-		return;
-	old = MemoryContextSwitchTo(TopTransactionContext);
-	worker_truncation.relids = list_append_unique_oid(worker_truncation.relids, RelationGetRelid(rel));
-	MemoryContextSwitchTo(old);
-	/* it has locked the sequences that it is about to restart */
-	foreach(lc, getOwnedSequences(RelationGetRelid(rel)))
-	{
-		LOCKTAG		tag;
-
-		SET_LOCKTAG_RELATION(tag, MyDatabaseId, lfirst_oid(lc));
-		if (OT_LOCK_HELD_BY_ME(&tag, AccessExclusiveLock))
-			worker_truncation.flags |= OT_EMPTIED_RESTART;
-	}
-}
-
-void
-ot_ddl_note_truncated_by_worker(void)
-{
-	List	   *relids = worker_truncation.relids;
-	ListCell   *lc;
-
-	if (likely(relids == NIL))
-		return;
-	worker_truncation.relids = NIL;
-	foreach(lc, relids)
-		ot_contents_emptied(lfirst_oid(lc), OT_EMPTIED_TRUNCATED | worker_truncation.flags |
-							(lfirst_oid(lc) == llast_oid(relids) ? OT_EMPTIED_LAST : 0));
-	worker_truncation.flags = 0;
-}
-
-void
-ot_ddl_forget_truncated_by_worker(void)
-{
-	memset(&worker_truncation, 0, sizeof(worker_truncation));
-}
-
 /* Called before a row changes, in a backend or in the apply worker. */
 static void
 ddl_check_row_write(Relation rel)
@@ -472,8 +416,8 @@ ddl_before_file(Relation rel)
 	if (unlikely(truncation != NULL) && !truncation->told &&
 		list_member_oid(truncation->relids, RelationGetRelid(rel)))
 		ddl_note_truncated();
-	if (unlikely(IsLogicalWorker()) && utility_depth == 0)
-		ddl_truncates_by_worker(rel);
+	if (utility_depth == 0)
+		ot_ddl_truncates_by_worker(rel);
 }
 
 /* Called before a unique index that is not valid is filled anew. */
@@ -836,6 +780,8 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		ot_object_take_key(class_id, object_id);
 	if (class_id != RelationRelationId)
 		return;
+	if (access == OAT_DROP && ot_is_apply_worker)
+		ot_ddl_drops_subscribed(object_id);
 
 	switch (access)
 	{

@@ -18,8 +18,6 @@
 /* ddl.c */
 extern void ot_ddl_init(void);
 extern void ot_ddl_check_function(const char *what);
-extern void ot_ddl_note_truncated_by_worker(void);
-extern void ot_ddl_forget_truncated_by_worker(void);
 extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
 									Node *node, const char *query, bool read_only_tree,
 									ProcessUtilityContext context, ParamListInfo params,
@@ -51,6 +49,10 @@ extern void ot_index_propose_valid(Oid table, Oid index);
 extern List *ot_index_jobs_of(Relation rel, bool unbuilt);
 extern void ot_index_job_undo(Relation rel);
 extern void ot_index_job_has_duplicate(Relation rel, Oid index);
+
+/* ddl_subscription.c */
+extern void ot_ddl_note_truncated_by_worker(void);
+extern void ot_ddl_forget_truncated_by_worker(void);
 
 /* ddl_text.c */
 extern DefElem *ot_ddl_find_option(List *options, const char *name);

@@ -115,6 +115,10 @@ extern void ot_ddl_name_access_method(List *places);
 extern bool ot_ddl_differs_elsewhere(Node *expression);
 extern bool ot_ddl_uses_temporary(Node *expression);
 
+/* ddl_subscription.c */
+extern void ot_ddl_truncates_by_worker(Relation rel);
+extern void ot_ddl_drops_subscribed(Oid relid);
+
 /* ddl_extension.c */
 extern Node *ot_ddl_name_version(Node *stmt, char **text);
 

@@ -46,6 +46,7 @@ async fn what_a_publisher_sends_arrives_once() {
         refused_where_it_would_begin_anew,
         taken_over_by_another_region,
         taken_over_from_one_that_lives,
+        a_table_is_dropped_elsewhere_before_it_is_copied,
         local_and_onetrip_tables_do_not_mix,
         dropped,
     );
@@ -262,27 +263,71 @@ async fn taken_over_by_another_region(lab: &Lab) {
     same(lab, SUM).await;
 }
 
-/// The first region takes it back while the publisher sends nothing, so its worker there has no reason to look.
+/// Regions take it from each other, while the publisher sends nothing, so that the worker of the other one has no
+/// reason to look; and while that worker writes the row all the time.
 async fn taken_over_from_one_that_lives(lab: &Lab) {
+    for (to, from, busy) in [(0, 1, false), (1, 0, true), (0, 1, false)] {
+        let (to, from) = (lab.session(to).await, lab.session(from).await);
+        let writer = busy.then(|| keep_writing(lab, "select"));
+        let create = format!(
+            "create subscription wanted connection '{}' publication all_of_it with (create_slot = false, copy_data = false, slot_name = wanted)",
+            conninfo(lab)
+        );
+        until("the other region to have it", SOON, async || match to.run(&create).await {
+            Ok(_) => Ok(true),
+            Err(e) if e.code().is_some_and(|code| code.code() == "40001") => Ok(false),
+            Err(e) => anyhow::bail!("{e:?}"),
+        })
+        .await
+        .unwrap_or_else(|e| panic!("{e:#}"));
+        until("the former subscription to be disabled", SOON, async || {
+            Ok(text(&from, "select subenabled::text from pg_subscription").await? == "false")
+        })
+        .await
+        .unwrap_or_else(|e| panic!("{e:#}"));
+        let why = from.refused("drop subscription wanted").await;
+        assert!(why.hint().is_some_and(|hint| hint.contains("slot_name = NONE")), "{why:?}");
+        from.must("alter subscription wanted set (slot_name = none)").await;
+        from.must("drop subscription wanted").await;
+        if let Some((done, writer)) = writer {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            done.store(true, Ordering::Relaxed);
+            writer.await.unwrap();
+        }
+        let source = publisher(lab).await;
+        for _ in 0..10 {
+            source.must("begin; update counter set n = n + 1; insert into ledger select n from counter; commit").await;
+        }
+        same(lab, SUM).await;
+    }
+}
+
+/// PostgreSQL lets nobody drop a table that is being copied.  A region where nothing is copied does.
+async fn a_table_is_dropped_elsewhere_before_it_is_copied(lab: &Lab) {
     let (a, b, source) = (lab.session(0).await, lab.session(1).await, publisher(lab).await);
-    a.must(&format!(
-        "create subscription wanted connection '{}' publication all_of_it with (create_slot = false, copy_data = false, slot_name = wanted)",
-        conninfo(lab)
-    ))
-    .await;
-    until("the former subscription to be disabled", SOON, async || {
-        Ok(text(&b, "select subenabled::text from pg_subscription").await? == "false")
+    source.must("create table twice (id int); insert into twice values (1), (1)").await;
+    a.must("create table twice (id int primary key)").await;
+    a.must("alter subscription wanted refresh publication").await;
+    until("the copy to fail", SOON, async || {
+        Ok(number(&a, "select sync_error_count from pg_stat_subscription_stats").await? > 0)
     })
     .await
     .unwrap_or_else(|e| panic!("{e:#}"));
-    let why = b.refused("drop subscription wanted").await;
-    assert!(why.hint().is_some_and(|hint| hint.contains("slot_name = NONE")), "{why:?}");
-    b.must("alter subscription wanted set (slot_name = none)").await;
-    b.must("drop subscription wanted").await;
-    for _ in 0..10 {
-        source.must("begin; update counter set n = n + 1; insert into ledger select n from counter; commit").await;
-    }
+    lab.everywhere().await;
+    b.must("drop table twice").await;
+    lab.everywhere().await;
+    source.must("begin; update counter set n = n + 1; insert into ledger select n from counter; commit").await;
     same(lab, SUM).await;
+    lab.shows("select copying::text || (select count(*) from onetrip.subscription_position) from onetrip.subscription_position where relid = 0", "{}1").await;
+    source.must("drop table twice").await;
+    until("the slot of the copy to be free", SOON, async || {
+        source
+            .run("select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name like 'pg%sync%'")
+            .await?;
+        Ok(true)
+    })
+    .await
+    .unwrap_or_else(|e| panic!("{e:#}"));
 }
 
 /// What of a transaction would be in the log, and what not, cannot be told apart after a crash.
