@@ -43,7 +43,7 @@ help:
 	@echo "make pg-regress  PostgreSQL's own regression and isolation suites, in a region and on a plain server; what differs must be"
 	@echo "             listed in docs/census/pg-regress.tsv (10 minutes; ARGS=isolation for one suite; ARGS=--write writes the list)"
 	@echo "make test-ecosystem  other people's programs and their tests (Django, Hibernate, Liquibase, psycopg2, Alembic,"
-	@echo "             SQLAlchemy, pgx), in a region and on a plain server; what differs must be listed in"
+	@echo "             SQLAlchemy, asyncpg, pgx), in a region and on a plain server; what differs must be listed in"
 	@echo "             docs/census/ecosystem.tsv (40 minutes; ARGS=django)"
 	@echo "make lint    every check that runs no test: format, clippy and C warnings (PostgreSQL 15, 17 and 18),"
 	@echo "             directions of includes and of dependencies, licenses and vulnerabilities of libraries, scripts, pages and their links,"

@@ -3,7 +3,8 @@
 # server?  The differences must be those that docs/census/ecosystem.tsv lists, and after each program all regions must be
 # equal.
 #
-#   scripts/test-ecosystem.sh [PROGRAM...]      all by default: django hibernate liquibase psycopg2 alembic sqlalchemy pgx
+#   scripts/test-ecosystem.sh [PROGRAM...]      all by default: django hibernate liquibase psycopg2 alembic sqlalchemy
+#                                               asyncpg pgx
 #
 #   ONETRIP=FILE                this onetrip command (default: target/release/onetrip)
 #   ONETRIP_POSTGRES_BIN=DIR    PostgreSQL's programs, with the extension installed
@@ -32,6 +33,7 @@ requirements=(
     setuptools==75.6.0 wheel==0.45.1
     'psycopg[binary]==3.2.3' psycopg-pool==3.2.4 asgiref==3.8.1 sqlparse==0.5.3 jinja2==3.1.4 pillow==11.0.0 # django
     pytest==8.3.4 psycopg2-binary==2.9.10 sqlalchemy==2.0.36 alembic==1.14.0
+    asyncpg==0.32.0 distro==1.9.0 # asyncpg
 )
 prepare_python() {
     local wanted="${requirements[*]}"
@@ -77,7 +79,7 @@ django_run() {
         --keepdb --noinput --parallel=1 "${tests[@]}"
 }
 
-# ---- psycopg2, Alembic, SQLAlchemy ----
+# ---- psycopg2, Alembic, SQLAlchemy, asyncpg ----
 
 pytest() {
     PYTHONPATH=$root/scripts/ecosystem/pytest "$python" -m pytest -q -p onetrip_pytest -p no:cacheprovider --maxfail=10000 "$@"
@@ -123,6 +125,21 @@ sqlalchemy_run() {
     pytest --backend-only -k 'not get_multi and not Range' \
         --dburi "postgresql+psycopg2://postgres@127.0.0.1:$ECOSYSTEM_PORT/$database" \
         test/dialect/postgresql test/dialect/test_suite.py test/engine
+}
+
+asyncpg_prepare() {
+    prepare_python
+    source_of asyncpg 0.32.0
+    # Two tests connect to the first database by its name.
+    sed -i "s/database='postgres'/database='$database'/" "$packages/asyncpg-0.32.0/tests/test_cache_invalidation.py"
+}
+asyncpg_run() {
+    cd "$packages/asyncpg-0.32.0"
+    # The module is that of the wheel, not the folder here.  Regions offer TLS, which delays what two tests expect after a
+    # connection was forgotten.  Left out are tests that start servers of their own, if they do not leave out themselves, and
+    # those of how its source is written.
+    PYTHONSAFEPATH=1 PGHOST=127.0.0.1 PGPORT=$ECOSYSTEM_PORT PGUSER=postgres PGDATABASE=$database PGSSLMODE=disable \
+        pytest -k 'not TestConnectionAttributes and not TestGssAuthentication and not TestCodeQuality' tests
 }
 
 # ---- Hibernate, Liquibase ----
@@ -281,7 +298,7 @@ said() {
     awk -F '\t' -v test="$2" '$1 == test && $2 == "failed" {print $3; exit}' "$1"
 }
 
-all=(django hibernate liquibase psycopg2 alembic sqlalchemy pgx)
+all=(django hibernate liquibase psycopg2 alembic sqlalchemy asyncpg pgx)
 programs=("$@")
 [ ${#programs[@]} -gt 0 ] || programs=("${all[@]}")
 for program in "${programs[@]}"; do
