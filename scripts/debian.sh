@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Fetches packages from Debian without installing them; for scripts that source it.  apt keeps separate package lists, so the
-# machine's own lists stay as they are.
+# Fetches packages from Debian without installing them, and their sources; for scripts that source it.  apt keeps separate
+# package lists, so the machine's own lists stay as they are.
 
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
@@ -20,3 +20,32 @@ unpack_package() (
         dpkg-deb -x "$1"_*.deb . &&
         rm -rf lists archives ./*.deb ./*.bin
 )
+
+# fetch_source PACKAGE DIR: leaves in DIR the files of the source package that PACKAGE was built from.  The version should be
+# the installed one; if this machine's archives of Debian do not offer that, it is the newest that they do.  Sets `wanted` and
+# `fetched`, the installed version and that of the files, and `apt_options`, with which apt uses the same archives.
+fetch_source() {
+    local package=$1 apt_dir=$2 version
+    apt_options=(-qq -o "Dir::Etc::SourceList=$apt_dir/sources.list" -o "Dir::Etc::SourceParts=$apt_dir/sources.list.d"
+        -o "Dir::State::Lists=$apt_dir/lists" -o "Dir::State::Status=$apt_dir/status" -o "Dir::Cache=$apt_dir"
+        -o APT::Sandbox::User= -o Acquire::Languages=none -o Acquire::http::Timeout=20)
+    rm -rf "$apt_dir"
+    mkdir -p "$apt_dir/lists/partial" "$apt_dir/archives/partial" "$apt_dir/sources.list.d"
+    [ ! -e /etc/apt/sources.list ] || sed 's/^deb \(.*\)/&\ndeb-src \1/' /etc/apt/sources.list >"$apt_dir/sources.list"
+    [ ! -e /etc/apt/sources.list.d/debian.sources ] || sed 's/^Types: deb$/Types: deb deb-src/' \
+        /etc/apt/sources.list.d/debian.sources >"$apt_dir/sources.list.d/debian.sources"
+    : >"$apt_dir/status"
+    apt-get "${apt_options[@]}" update
+    wanted=$(dpkg-query -W -f '${source:Version}' "$package")
+    fetched=
+    for version in "$wanted" $(apt-cache "${apt_options[@]}" showsrc "$package" | sed -n 's/^Version: //p' | sort -rVu); do
+        if (cd "$apt_dir" && apt-get "${apt_options[@]}" source --download-only "$package=$version" 2>>errors); then
+            # shellcheck disable=SC2034
+            fetched=$version
+            return
+        fi
+    done
+    cat "$apt_dir/errors" >&2
+    echo "no source package of $package can be had" >&2
+    return 1
+}

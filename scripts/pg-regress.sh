@@ -26,42 +26,25 @@ source=$dir/source-$major
 database=regression
 # shellcheck source=scripts/two-systems.sh
 source scripts/two-systems.sh
+# shellcheck source=scripts/debian.sh
+source scripts/debian.sh
 
 # ---- the sources ----
 
-# Debian's source package; the machine's own configuration and lists of apt stay as they are.  The version should be the
-# installed one; if Debian does not offer that, it is the newest of the same major version.  Scripts and psql must fit: from
-# 15.19 on psql skips the data of a COPY that failed, and earlier scripts have none there.  So psql comes with the scripts.
+# Scripts and psql must fit: from 15.19 on psql skips the data of a COPY that failed, and earlier scripts have none there.  So
+# psql comes with the scripts.
 fetch() (
-    apt_dir=$dir/apt
-    options=(-qq -o "Dir::Etc::SourceList=$apt_dir/sources.list" -o "Dir::Etc::SourceParts=$apt_dir/sources.list.d"
-        -o "Dir::State::Lists=$apt_dir/lists" -o "Dir::State::Status=$apt_dir/status" -o "Dir::Cache=$apt_dir"
-        -o APT::Sandbox::User= -o Acquire::Languages=none -o Acquire::http::Timeout=20)
-    rm -rf "$apt_dir" "$source" "$source.new"
-    mkdir -p "$apt_dir/lists/partial" "$apt_dir/archives/partial" "$apt_dir/sources.list.d" "$source.new"
-    cd "$apt_dir"
-    # This machine's archives of Debian, with sources.
-    [ ! -e /etc/apt/sources.list ] || sed 's/^deb \(.*\)/&\ndeb-src \1/' /etc/apt/sources.list >sources.list
-    [ ! -e /etc/apt/sources.list.d/debian.sources ] ||
-        sed 's/^Types: deb$/Types: deb deb-src/' /etc/apt/sources.list.d/debian.sources >sources.list.d/debian.sources
-    : >status
     say "fetching the source package of PostgreSQL $major"
-    apt-get "${options[@]}" update
-    wanted=$(dpkg-query -W -f '${source:Version}' "postgresql-$major")
-    fetched=
-    for version in "$wanted" $(apt-cache "${options[@]}" showsrc "postgresql-$major" | sed -n 's/^Version: //p' | sort -rVu); do
-        if apt-get "${options[@]}" source --download-only "postgresql-$major=$version" 2>>errors; then
-            fetched=$version
-            break
-        fi
-    done
-    [ -n "$fetched" ] || { cat errors >&2; fail "no source package of PostgreSQL $major can be had"; }
+    rm -rf "$source" "$source.new"
+    mkdir -p "$source.new"
+    fetch_source "postgresql-$major" "$dir/apt"
+    cd "$dir/apt"
     tar -C "$source.new" --strip-components=3 -xf postgresql-"$major"_*.orig.tar.* --wildcards \
         '*/src/test/regress' '*/src/test/isolation'
     if [ "$fetched" = "$wanted" ]; then
         ln -s "$bin" "$source.new/bin"
     else
-        apt-get "${options[@]}" download "postgresql-client-$major=$fetched"
+        apt-get "${apt_options[@]}" download "postgresql-client-$major=$fetched"
         dpkg-deb -x postgresql-client-"$major"_*.deb client
         mkdir "$source.new/bin"
         cp "client/usr/lib/postgresql/$major/bin/psql" "$source.new/bin/"
@@ -69,7 +52,7 @@ fetch() (
     fi
     echo "$fetched" >"$source.new/version"
     mv "$source.new" "$source"
-    rm -rf "$apt_dir"
+    rm -rf "$dir/apt"
 )
 
 # The tests load three libraries from one folder.
