@@ -4,7 +4,7 @@
 # equal.
 #
 #   scripts/test-ecosystem.sh [PROGRAM...]      all by default: django hibernate liquibase psycopg2 alembic sqlalchemy
-#                                               asyncpg pgx
+#                                               asyncpg pgx rails
 #
 #   ONETRIP=FILE                this onetrip command (default: target/release/onetrip)
 #   ONETRIP_POSTGRES_BIN=DIR    PostgreSQL's programs, with the extension installed
@@ -24,6 +24,8 @@ server_settings="max_prepared_transactions = 10
 fsync = off"
 # shellcheck source=scripts/two-systems.sh
 source scripts/two-systems.sh
+# shellcheck source=scripts/debian.sh
+source scripts/debian.sh
 init_options=()
 
 # ---- Python ----
@@ -231,6 +233,48 @@ pgx_run() {
         python3 "$root/scripts/ecosystem/go/results.py"
 }
 
+# ---- Rails' ActiveRecord ----
+
+rails=$packages/rails
+# What uses the database in a way of its own; the other tests are about models, queries and their text.
+rails_tests=(adapters/postgresql/ migration/ associations/has_and_belongs_to_many_associations adapter ar_schema comment
+    connection_pool custom_locking database_statements date_time_precision defaults disconnected explain fixtures
+    habtm_destroy_order hot_compatibility insert_all invertible_migration locking migration migrator
+    multi_db_migrator multiple_db pooled_connections prepared_statement_status primary_keys query_cache
+    relation/update_all relation/delete_all schema_dumper schema_loading statement_cache statement_invalid
+    tasks/database_tasks tasks/postgresql_rake test_fixtures time_precision transaction_callbacks
+    transaction_isolation transactions types view)
+# The libraries are Debian's.
+rails_prepare() {
+    [ "$(cat "$rails/version" 2>/dev/null)" != "$(dpkg-query -W -f '${source:Version}' ruby-activerecord)" ] || return 0
+    say "fetching the source package of Rails"
+    fetch_source ruby-activerecord "$packages/fetched"
+    rm -rf "$rails"
+    mkdir -p "$rails"
+    tar -C "$rails" --strip-components=2 -xf "$packages/fetched/"rails_*.orig.tar.* --wildcards '*/activerecord/test'
+    # Four tests reach the second database through a foreign table, by a socket in the usual place.
+    sed -i "s/OPTIONS (dbname /OPTIONS (host '127.0.0.1', port '#{ENV[\"PGPORT\"]}', dbname /" \
+        "$rails/test/cases/adapters/postgresql/foreign_table_test.rb"
+    echo "$wanted" >"$rails/version"
+    rm -rf "$packages/fetched"
+}
+rails_run() {
+    local test
+    DB=postgres query "$ECOSYSTEM_PORT" -c "CREATE DATABASE ${database}_other TEMPLATE template0"
+    cd "$rails"
+    rm -f debug.log
+    for test in "${rails_tests[@]}"; do
+        case $test in
+        */) printf '%s\n' "test/cases/$test"*_test.rb ;;
+        *) echo "test/cases/${test}_test.rb" ;;
+        esac
+    done >files
+    # Some tests connect by what libpq knows.
+    ARCONFIG=$root/scripts/ecosystem/ruby/rails.yml PGHOST=127.0.0.1 PGPORT=$ECOSYSTEM_PORT PGUSER=postgres \
+        ruby -I test -r "$root/scripts/ecosystem/ruby/results.rb" \
+        -e 'File.readlines("files", chomp: true).each { |file| require "./#{file}" }' -- --seed 1
+}
+
 # ---- all of it ----
 
 # run PROGRAM SYSTEM: leaves the results in $dir/PROGRAM/SYSTEM.tsv: test, outcome, what it said.
@@ -298,7 +342,7 @@ said() {
     awk -F '\t' -v test="$2" '$1 == test && $2 == "failed" {print $3; exit}' "$1"
 }
 
-all=(django hibernate liquibase psycopg2 alembic sqlalchemy asyncpg pgx)
+all=(django hibernate liquibase psycopg2 alembic sqlalchemy asyncpg pgx rails)
 programs=("$@")
 [ ${#programs[@]} -gt 0 ] || programs=("${all[@]}")
 for program in "${programs[@]}"; do
