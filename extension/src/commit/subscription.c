@@ -764,11 +764,16 @@ subscription_after(Node *stmt, const Before *before)
 {
 	const char *name = subscription_named_by(stmt);
 	Oid			subscription;
+	LOCKTAG		tag;
 	Context		saved;
 
 	/* the log has the row, but not what this server's catalog says */
 	ForceSyncCommit();
 	CommandCounterIncrement();
+	/* an entry that drops a table needs the catalog too: one of the two loses */
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, SubscriptionRelRelationId);
+	if (OT_LOCK_HELD_BY_ME(&tag, AccessExclusiveLock))
+		ot_write_set_key_now(ot_hash_schema(), OT_KEY_SHARE, InvalidOid);
 	subscription_begin(&saved);
 	subscription = get_subscription_oid(name, true);
 	if (IsA(stmt, CreateSubscriptionStmt))

@@ -47,6 +47,7 @@ async fn what_a_publisher_sends_arrives_once() {
         taken_over_by_another_region,
         taken_over_from_one_that_lives,
         a_table_is_dropped_elsewhere_before_it_is_copied,
+        refreshed_while_others_drop_tables,
         local_and_onetrip_tables_do_not_mix,
         dropped,
     );
@@ -328,6 +329,39 @@ async fn a_table_is_dropped_elsewhere_before_it_is_copied(lab: &Lab) {
     })
     .await
     .unwrap_or_else(|e| panic!("{e:#}"));
+}
+
+/// A refresh that removes tables, and entries that drop others, need the same lock in the region of the subscription.
+async fn refreshed_while_others_drop_tables(lab: &Lab) {
+    let (a, source) = (lab.session(0).await, publisher(lab).await);
+    let (b, done) = (lab.session(1).await, Arc::new(AtomicBool::new(false)));
+    let until_done = done.clone();
+    let dropper = tokio::spawn(async move {
+        while !until_done.load(Ordering::Relaxed) {
+            for statement in ["create table passing (id int primary key)", "drop table passing"] {
+                let _ = b.run(statement).await;
+            }
+        }
+    });
+    let again = async |statement: &str| {
+        until(statement, 2 * SOON, async || match a.run(statement).await {
+            Ok(()) => Ok(true),
+            Err(e) if e.code().is_some_and(|code| code.code() == "40001") => Ok(false),
+            Err(e) => anyhow::bail!("{e:?}"),
+        })
+        .await
+        .unwrap_or_else(|e| panic!("{e:#}"))
+    };
+    for _ in 0..5 {
+        source.must("create table also (id int primary key)").await;
+        again("create table if not exists also (id int primary key)").await;
+        again("alter subscription wanted refresh publication").await;
+        source.must("drop table also").await;
+        again("alter subscription wanted refresh publication").await;
+    }
+    done.store(true, Ordering::Relaxed);
+    dropper.await.unwrap();
+    same(lab, SUM).await;
 }
 
 /// What of a transaction would be in the log, and what not, cannot be told apart after a crash.
