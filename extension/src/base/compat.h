@@ -53,6 +53,7 @@
 	ReplicationOriginNameForTablesync(subscription, relid, name, sizeof(name))
 #define OT_STREAMS_IN_PARALLEL(subscription) false
 #endif
+#define OT_STREAMS_IN_PARALLEL_BY_DEFAULT (PG_VERSION_NUM >= 180000)
 
 /* 18: it can be told that the lock is held already. */
 #if PG_VERSION_NUM >= 180000

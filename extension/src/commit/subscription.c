@@ -71,6 +71,8 @@
 #include "utils/pg_lsn.h"
 #include "utils/snapmgr.h"
 
+#include "ddl/ddl.h"
+
 #define TABLE "onetrip.subscription_position"
 
 /* A row of the table. */
@@ -616,25 +618,10 @@ ot_subscription_end_taken_over(void)
 
 /* ---- around statements ---- */
 
-static DefElem *
-subscription_option(List *options, const char *name)
-{
-	ListCell   *lc;
-
-	foreach(lc, options)
-	{
-		DefElem    *option = lfirst_node(DefElem, lc);
-
-		if (strcmp(option->defname, name) == 0)
-			return option;
-	}
-	return NULL;
-}
-
 static bool
 subscription_option_is(List *options, const char *name, bool otherwise)
 {
-	DefElem    *option = subscription_option(options, name);
+	DefElem    *option = ot_ddl_find_option(options, name);
 
 	return option ? defGetBoolean(option) : otherwise;
 }
@@ -642,13 +629,11 @@ subscription_option_is(List *options, const char *name, bool otherwise)
 static void
 subscription_check_options(List *options, bool creates)
 {
-#if PG_VERSION_NUM >= 160000
-	DefElem    *streaming = subscription_option(options, "streaming");
+	DefElem    *streaming = ot_ddl_find_option(options, "streaming");
 
-	if ((streaming != NULL && streaming->arg != NULL && pg_strcasecmp(defGetString(streaming), "parallel") == 0) ||
-		(streaming == NULL && creates && PG_VERSION_NUM >= 180000))
+	if (streaming ? streaming->arg != NULL && pg_strcasecmp(defGetString(streaming), "parallel") == 0 :
+		creates && OT_STREAMS_IN_PARALLEL_BY_DEFAULT)
 		subscription_refuse_option("streaming = parallel", "streaming = on");
-#endif
 	if (subscription_option_is(options, "two_phase", false))
 		subscription_refuse_option("two_phase = true", "two_phase = false");
 }

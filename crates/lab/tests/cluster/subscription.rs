@@ -57,6 +57,30 @@ fn conninfo(lab: &Lab) -> String {
     lab.node(2).conninfo().replace("dbname=onetrip", "dbname=source")
 }
 
+fn create(lab: &Lab, options: &str) -> String {
+    format!("create subscription wanted connection '{}' publication all_of_it {options}", conninfo(lab))
+}
+
+const TAKE_OVER: &str = "with (create_slot = false, copy_data = false, slot_name = wanted)";
+
+/// Transactions at the publisher: one more in the counter, and in the ledger.
+async fn write(source: &Session, transactions: usize) {
+    for _ in 0..transactions {
+        source.must("begin; update counter set n = n + 1; insert into ledger select n from counter; commit").await;
+    }
+}
+
+/// Runs a statement until it does not lose.
+async fn again(session: &Session, statement: &str) {
+    until(statement, 2 * SOON, async || match session.run(statement).await {
+        Ok(()) => Ok(true),
+        Err(e) if e.code().is_some_and(|code| code.code() == "40001") => Ok(false),
+        Err(e) => anyhow::bail!("{e:?}"),
+    })
+    .await
+    .unwrap_or_else(|e| panic!("{e:#}"));
+}
+
 async fn publisher(lab: &Lab) -> Session {
     Session::open(&conninfo(lab)).await.unwrap()
 }
@@ -79,8 +103,7 @@ const THINGS: &str = "select coalesce(string_agg(id || v || (p.id is not null), 
 
 /// A writer adds to a table that is being copied, and to one that is not, and everything is killed meanwhile.
 async fn killed_while_tables_are_copied(lab: &Lab) {
-    let create = format!("create subscription wanted connection '{}' publication all_of_it", conninfo(lab));
-    lab.session(0).await.must(&create).await;
+    lab.session(0).await.must(&create(lab, "")).await;
     let (done, writer) = keep_writing(lab, "insert into early select max(n) + 1, 'later' from early");
     let mut random = Random::new(1127);
     for round in 0..6 {
@@ -168,9 +191,7 @@ async fn a_conflict_is_tried_again(lab: &Lab) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });
-    for _ in 0..20 {
-        source.must("begin; update counter set n = n + 1; insert into ledger select n from counter; commit").await;
-    }
+    write(&source, 20).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     done.store(true, Ordering::Relaxed);
     writer.await.unwrap();
@@ -187,7 +208,7 @@ async fn nothing_is_lost_that_has_disabled_it(lab: &Lab) {
         if disabled == 3 {
             break;
         }
-        source.must("begin; update counter set n = n + 1; insert into ledger select n from counter; commit").await;
+        write(&source, 1).await;
         let _ = other.run("update counter set id = id").await;
         if text(&a, "select subenabled::text from pg_subscription").await.unwrap() == "false" {
             disabled += 1;
@@ -221,11 +242,10 @@ async fn killed_while_a_publisher_writes(lab: &Lab) {
 
 async fn refused_where_it_would_begin_anew(lab: &Lab) {
     let b = lab.session(1).await;
-    let create = format!("create subscription wanted connection '{}' publication all_of_it", conninfo(lab));
-    let why = b.refused(&create).await;
+    let why = b.refused(&create(lab, "")).await;
     assert_eq!(why.code().code(), "42710", "{}", why.message());
     assert!(why.hint().is_some_and(|hint| hint.contains("create_slot = false")), "{why:?}");
-    let why = b.refused(&format!("{create} with (two_phase = true)")).await;
+    let why = b.refused(&create(lab, "with (two_phase = true)")).await;
     assert_eq!(why.code().code(), "0A000", "{}", why.message());
 }
 
@@ -234,15 +254,9 @@ async fn taken_over_by_another_region(lab: &Lab) {
     let source = publisher(lab).await;
     lab.node(0).kill9().expect("kill the node");
     whole_postgres(lab, 0);
-    for _ in 0..10 {
-        source.must("begin; update counter set n = n + 1; insert into ledger select n from counter; commit").await;
-    }
+    write(&source, 10).await;
     let b = lab.session(1).await;
-    b.must(&format!(
-        "create subscription wanted connection '{}' publication all_of_it with (create_slot = false, copy_data = false, slot_name = wanted)",
-        conninfo(lab)
-    ))
-    .await;
+    b.must(&create(lab, TAKE_OVER)).await;
     let n = number(&source, "select n from counter").await.unwrap();
     until("the other region to go on", SOON, async || Ok(number(&b, "select n from counter").await? == n))
         .await
@@ -258,9 +272,7 @@ async fn taken_over_by_another_region(lab: &Lab) {
     assert!(why.detail().is_some_and(|detail| detail.contains("taken over")), "{why:?}");
     a.must("alter subscription wanted set (slot_name = none)").await;
     a.must("drop subscription wanted").await;
-    for _ in 0..10 {
-        source.must("begin; update counter set n = n + 1; insert into ledger select n from counter; commit").await;
-    }
+    write(&source, 10).await;
     same(lab, SUM).await;
 }
 
@@ -270,17 +282,7 @@ async fn taken_over_from_one_that_lives(lab: &Lab) {
     for (to, from, busy) in [(0, 1, false), (1, 0, true), (0, 1, false)] {
         let (to, from) = (lab.session(to).await, lab.session(from).await);
         let writer = busy.then(|| keep_writing(lab, "select"));
-        let create = format!(
-            "create subscription wanted connection '{}' publication all_of_it with (create_slot = false, copy_data = false, slot_name = wanted)",
-            conninfo(lab)
-        );
-        until("the other region to have it", SOON, async || match to.run(&create).await {
-            Ok(_) => Ok(true),
-            Err(e) if e.code().is_some_and(|code| code.code() == "40001") => Ok(false),
-            Err(e) => anyhow::bail!("{e:?}"),
-        })
-        .await
-        .unwrap_or_else(|e| panic!("{e:#}"));
+        again(&to, &create(lab, TAKE_OVER)).await;
         until("the former subscription to be disabled", SOON, async || {
             Ok(text(&from, "select subenabled::text from pg_subscription").await? == "false")
         })
@@ -296,9 +298,7 @@ async fn taken_over_from_one_that_lives(lab: &Lab) {
             writer.await.unwrap();
         }
         let source = publisher(lab).await;
-        for _ in 0..10 {
-            source.must("begin; update counter set n = n + 1; insert into ledger select n from counter; commit").await;
-        }
+        write(&source, 10).await;
         same(lab, SUM).await;
     }
 }
@@ -317,7 +317,7 @@ async fn a_table_is_dropped_elsewhere_before_it_is_copied(lab: &Lab) {
     lab.everywhere().await;
     b.must("drop table twice").await;
     lab.everywhere().await;
-    source.must("begin; update counter set n = n + 1; insert into ledger select n from counter; commit").await;
+    write(&source, 1).await;
     same(lab, SUM).await;
     lab.shows("select copying::text || (select count(*) from onetrip.subscription_position) from onetrip.subscription_position where relid = 0", "{}1").await;
     source.must("drop table twice").await;
@@ -343,21 +343,12 @@ async fn refreshed_while_others_drop_tables(lab: &Lab) {
             }
         }
     });
-    let again = async |statement: &str| {
-        until(statement, 2 * SOON, async || match a.run(statement).await {
-            Ok(()) => Ok(true),
-            Err(e) if e.code().is_some_and(|code| code.code() == "40001") => Ok(false),
-            Err(e) => anyhow::bail!("{e:?}"),
-        })
-        .await
-        .unwrap_or_else(|e| panic!("{e:#}"))
-    };
     for _ in 0..5 {
         source.must("create table also (id int primary key)").await;
-        again("create table if not exists also (id int primary key)").await;
-        again("alter subscription wanted refresh publication").await;
+        again(&a, "create table if not exists also (id int primary key)").await;
+        again(&a, "alter subscription wanted refresh publication").await;
         source.must("drop table also").await;
-        again("alter subscription wanted refresh publication").await;
+        again(&a, "alter subscription wanted refresh publication").await;
     }
     done.store(true, Ordering::Relaxed);
     dropper.await.unwrap();
