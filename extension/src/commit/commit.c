@@ -74,7 +74,6 @@
 #include "replication/origin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lwlock.h"
 #include "storage/predicate.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -147,11 +146,6 @@ static struct
 	bool		everywhere;		/* its client waits until all regions show it */
 	OtLogIndex	index;			/* of its entry after a verdict of commit, or of
 								 * the worker's entry */
-	int			saved_synchronous_commit;
-	RepOriginId own_origin;		/* the session's, such as a subscription's */
-	XLogRecPtr	own_origin_lsn;
-	TimestampTz own_origin_timestamp;
-	bool		own_origin_is_free; /* this process has let go of it */
 	OtEntryKind kind;			/* of the entry */
 	bool		lost_to_prepared;	/* to a transaction that is prepared and not ended */
 	Oid			user;			/* if it is handed over: as whom the session goes on */
@@ -574,19 +568,9 @@ void
 ot_commit_hold_turn(OtLogIndex index, bool flush)
 {
 	committing.index = index;
-	committing.saved_synchronous_commit = synchronous_commit;
-	if (committing.own_origin != InvalidRepOriginId)
-	{
-		replorigin_session_reset();
-		committing.own_origin_is_free = true;
-	}
-	ot_replorigin_session_setup(ot_origin());
+	ot_origin_take();
 	commit_enter(committing.phase == COMMIT_DECIDED ? COMMIT_READY : COMMIT_APPLYING);
-	replorigin_session_origin = ot_origin();
-	replorigin_session_origin_lsn = (XLogRecPtr) index.value;
-	replorigin_session_origin_timestamp = GetCurrentTimestamp();
-	if (!flush)
-		synchronous_commit = SYNCHRONOUS_COMMIT_OFF;
+	ot_origin_mark(index, flush);
 }
 
 static void
@@ -595,75 +579,7 @@ commit_let_go_of_origin(void)
 	if (!commit_has_origin())
 		return;
 	commit_enter(committing.phase == COMMIT_READY ? COMMIT_DECIDED : COMMIT_IDLE);
-	replorigin_session_origin = InvalidRepOriginId;
-	replorigin_session_origin_lsn = InvalidXLogRecPtr;
-	replorigin_session_origin_timestamp = 0;
-	replorigin_session_reset();
-	synchronous_commit = committing.saved_synchronous_commit;
-}
-
-/*
- * A session may have an origin of its own: the worker of a subscription does.
- * The commit record has room for one, and it must be ours.  An abort record of
- * this transaction gets none.
- */
-static void
-commit_put_own_origin_aside(void)
-{
-	if (replorigin_session_origin == InvalidRepOriginId || replorigin_session_origin == DoNotReplicateId)
-		return;
-	committing.own_origin = replorigin_session_origin;
-	committing.own_origin_lsn = replorigin_session_origin_lsn;
-	committing.own_origin_timestamp = replorigin_session_origin_timestamp;
-	replorigin_session_origin = InvalidRepOriginId;
-}
-
-/*
- * Gives the session its origin back, and notes how far it has come.  That is not
- * in the WAL: after a crash, a subscription begins where its row says.
- *
- * Nobody else takes the origin meanwhile, unless a superuser does so by hand.
- * Then the session ends, since no ERROR is possible here.
- */
-static void
-commit_restore_own_origin(bool committed)
-{
-	if (committing.own_origin == InvalidRepOriginId)
-		return;
-	if (committing.own_origin_is_free)
-	{
-		MemoryContext context = CurrentMemoryContext;
-		uint32		holdoff = InterruptHoldoffCount;
-		volatile bool is_back = false;
-
-		PG_TRY();
-		{
-			ot_replorigin_session_setup(committing.own_origin);
-			is_back = true;
-		}
-		PG_CATCH();
-		{
-			MemoryContextSwitchTo(context);
-			FlushErrorState();
-			/* an ERROR leaves them, and lets interrupts through */
-			LWLockReleaseAll();
-			InterruptHoldoffCount = holdoff;
-		}
-		PG_END_TRY();
-		if (!is_back)
-		{
-			ereport(LOG,
-					(errmsg("ending a session whose replication origin was taken by another one")));
-			(void) kill(MyProcPid, SIGTERM);
-			return;
-		}
-	}
-	if (committed && committing.own_origin_is_free && committing.own_origin_lsn != InvalidXLogRecPtr)
-		replorigin_session_advance(committing.own_origin_lsn, XactLastCommitEnd);
-	replorigin_session_origin = committing.own_origin;
-	replorigin_session_origin_lsn = committing.own_origin_lsn;
-	replorigin_session_origin_timestamp = committing.own_origin_timestamp;
-	committing.own_origin = InvalidRepOriginId;
+	ot_origin_let_go();
 }
 
 /* ---- the events ---- */
@@ -817,7 +733,7 @@ commit_at_pre_commit(void)
 	}
 	/* The commit record contains the position, so there must be one. */
 	(void) GetTopTransactionId();
-	commit_put_own_origin_aside();
+	ot_origin_put_own_aside();
 	commit_decide(NULL, &verdict);
 	last_is_done = false;
 	last_txn = own.txn;
@@ -893,7 +809,7 @@ commit_at_commit(void)
 		commit_let_go_of_origin();
 		ot_turn_publish();
 	}
-	commit_restore_own_origin(true);
+	ot_origin_restore_own(true);
 	if (decided)
 	{
 		commit_count();
@@ -987,7 +903,7 @@ commit_at_abort(void)
 		commit_end_handed_over(false);
 	ot_sequence_note_aborted();
 	commit_let_go_of_origin();
-	commit_restore_own_origin(false);
+	ot_origin_restore_own(false);
 	ot_row_lock_end(false);
 	if (undecided || decided ||
 		(agent && !ot_agent_all_sent(agent)))

@@ -127,6 +127,13 @@ extern void ot_cost_committed(OtLogIndex entry);
 extern void ot_cost_end(bool everywhere);
 extern void ot_cost_init(void);
 
+/* origin.c */
+extern void ot_origin_put_own_aside(void);
+extern void ot_origin_take(void);
+extern void ot_origin_mark(OtLogIndex index, bool flush);
+extern void ot_origin_let_go(void);
+extern void ot_origin_restore_own(bool committed);
+
 /* prepared.c */
 pg_noreturn extern void ot_prepared_raise_no_room(void);
 extern void ot_prepared_raise_name(const OtVerdict *verdict);

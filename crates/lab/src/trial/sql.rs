@@ -60,6 +60,7 @@ const OWN: &[&str] = &[
     "notify.c",
     "object_name.c",
     "onetrip.c",
+    "origin.c",
     "outcome.c",
     "own_locks.c",
     "position.c",
