@@ -102,6 +102,9 @@ typedef struct Watch
 	uint32		statements;
 	OtLogIndex	applying;		/* the entry that it was in the way of */
 	TimestampTz since;			/* has waited for its client at least since then */
+	int			decided_pid;	/* a transaction that was decided, and perhaps in the
+								 * way */
+	LocalTransactionId decided;
 } Watch;
 
 static Watch *watches = NULL;	/* one for each slot */
@@ -354,6 +357,29 @@ evict_may_stay(PGPROC *proc, OtLogIndex applying, TimestampTz since, OtEvictionW
 }
 
 /*
+ * Was this transaction decided already when evict_clear_the_way() last looked?
+ * Only then does it hold what it holds now until it commits: one that was seen in
+ * the way first may have given the lock back, by ROLLBACK TO, and have been
+ * decided since.
+ */
+static bool
+evict_was_decided(PGPROC *proc)
+{
+	Watch	   *watch = &watches[OT_PROC_NUMBER(proc)];
+	LocalTransactionId lxid = OT_LXID(proc);
+
+	if (watch->decided_pid == proc->pid && watch->decided == lxid)
+		return true;
+	pg_read_barrier();
+	if (pg_atomic_read_u32(&ot_slots->slots[OT_PROC_NUMBER(proc)].state) == OT_SLOT_DECIDED)
+	{
+		watch->decided_pid = proc->pid;
+		watch->decided = lxid;
+	}
+	return false;
+}
+
+/*
  * Is it a lock that is released within the statement?  Its holder is busy and
  * will release it soon, so it is not in the way.
  */
@@ -417,7 +443,7 @@ evict_clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 			if (state == OT_SLOT_DECIDED)
 			{
 				/* One whose entry comes earlier will commit by itself soon. */
-				if (ot_turn_hand_over(OT_PROC_NUMBER(proc), applying))
+				if (evict_was_decided(proc) && ot_turn_hand_over(OT_PROC_NUMBER(proc), applying))
 					evict_give_up_decided(proc, table);
 			}
 			else if (state != OT_SLOT_WRITING && !evict_is_marked(proc) &&
