@@ -247,7 +247,9 @@ OT_FIRST_ATTRIBUTES(TupleDesc desc, int n)
 
 /*
  * 18: a bitmap scan takes counters for EXPLAIN as well; a bitmap's iterator
- * fills a struct of the caller's, which extracts a page's rows on demand.
+ * fills a struct of the caller's, which extracts a page's rows on demand.  The
+ * function takes the next page, whose rows are not known if it is lossy; offsets
+ * has room for MaxHeapTuplesPerPage.
  */
 #if PG_VERSION_NUM >= 180000
 #define OT_INDEX_BEGINSCAN_BITMAP(index, snapshot, nkeys) \
@@ -255,12 +257,37 @@ OT_FIRST_ATTRIBUTES(TupleDesc desc, int n)
 typedef TBMPrivateIterator OtBitmapIterator;
 #define OT_BITMAP_BEGIN(bitmap) tbm_begin_private_iterate(bitmap)
 #define OT_BITMAP_END(iterator) tbm_end_private_iterate(iterator)
+static inline bool
+ot_bitmap_next_page(OtBitmapIterator *iterator, BlockNumber *block, bool *lossy, OffsetNumber *offsets, int *noffsets)
+{
+	TBMIterateResult page;
+
+	if (!tbm_private_iterate(iterator, &page))
+		return false;
+	*block = page.blockno;
+	*lossy = page.lossy;
+	*noffsets = page.lossy ? 0 : tbm_extract_page_tuple(&page, offsets, MaxHeapTuplesPerPage);
+	return true;
+}
 #else
 #define OT_INDEX_BEGINSCAN_BITMAP(index, snapshot, nkeys) \
 	index_beginscan_bitmap(index, snapshot, nkeys)
 typedef TBMIterator OtBitmapIterator;
 #define OT_BITMAP_BEGIN(bitmap) tbm_begin_iterate(bitmap)
 #define OT_BITMAP_END(iterator) tbm_end_iterate(iterator)
+static inline bool
+ot_bitmap_next_page(OtBitmapIterator *iterator, BlockNumber *block, bool *lossy, OffsetNumber *offsets, int *noffsets)
+{
+	TBMIterateResult *page = tbm_iterate(iterator);
+
+	if (page == NULL)
+		return false;
+	*block = page->blockno;
+	*lossy = page->ntuples < 0;
+	*noffsets = Max(page->ntuples, 0);
+	memcpy(offsets, page->offsets, sizeof(OffsetNumber) * *noffsets);
+	return true;
+}
 #endif
 
 /* 16: range_serialize() can report a soft error. */

@@ -83,27 +83,7 @@ PG_FUNCTION_INFO_V1(ot_rows_not_in_index);
 static void
 index_check_next_page(Search *search)
 {
-#if PG_VERSION_NUM >= 180000
-	TBMIterateResult page;
-
-	search->ended = !tbm_private_iterate(search->iterator, &page);
-	if (search->ended)
-		return;
-	search->block = page.blockno;
-	search->lossy = page.lossy;
-	search->noffsets = page.lossy ? 0 :
-		tbm_extract_page_tuple(&page, search->offsets, MaxHeapTuplesPerPage);
-#else
-	TBMIterateResult *page = tbm_iterate(search->iterator);
-
-	search->ended = page == NULL;
-	if (search->ended)
-		return;
-	search->block = page->blockno;
-	search->lossy = page->ntuples < 0;
-	search->noffsets = Max(page->ntuples, 0);
-	memcpy(search->offsets, page->offsets, sizeof(OffsetNumber) * search->noffsets);
-#endif
+	search->ended = !ot_bitmap_next_page(search->iterator, &search->block, &search->lossy, search->offsets, &search->noffsets);
 }
 
 static void
