@@ -108,10 +108,7 @@ static void
 apply_row_append(Tables *to, OpenTable *table)
 {
 	if (to->count == to->max)
-	{
-		to->max *= 2;
-		to->list = repalloc(to->list, sizeof(OpenTable *) * to->max);
-	}
+		to->list = ot_make_room(to->list, &to->max, sizeof(OpenTable *));
 	to->list[to->count++] = table;
 }
 

@@ -126,6 +126,18 @@ extern int	ot_rehearse_timeout_ms;
 extern int	ot_rehearse_lock_timeout_ms;
 extern void ot_settings_init(void);
 
+/*
+ * Doubles the room of an array.  After an ERROR, which a savepoint may catch, the
+ * array and its room are what they were.
+ */
+static inline void *
+ot_make_room(void *array, int *max, Size element)
+{
+	array = repalloc_huge(array, element * *max * 2);
+	*max *= 2;
+	return array;
+}
+
 /* process.c */
 extern bool ot_preloaded;		/* in shared_preload_libraries */
 extern bool ot_is_apply_worker; /* this process applies: it is the worker, or rehearses */

@@ -278,8 +278,7 @@ large_object_note_cut(Oid loid, int32 pageno)
 	}
 	else if (ncuts == max_cuts)
 	{
-		max_cuts *= 2;
-		cuts = repalloc_huge(cuts, sizeof(Cut) * max_cuts);
+		cuts = ot_make_room(cuts, &max_cuts, sizeof(Cut));
 	}
 	cuts[ncuts].loid = loid;
 	cuts[ncuts].pageno = pageno;

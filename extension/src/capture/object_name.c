@@ -544,8 +544,8 @@ ot_object_read(OtReader *r)
 
 	if (nobjects == max_objects)
 	{
+		objects = repalloc(objects, sizeof(Oid) * max_objects * 2);
 		max_objects *= 2;
-		objects = repalloc(objects, sizeof(Oid) * max_objects);
 	}
 	objects[nobjects++] = oid;
 	pfree(schema);

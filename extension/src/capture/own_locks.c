@@ -57,10 +57,7 @@ own_locks_note_lock(LockList *list, Oid relid, LOCKMODE mode)
 		}
 	}
 	if (list->count == list->max)
-	{
-		list->max *= 2;
-		list->locks = repalloc(list->locks, sizeof(OtHeldLock) * list->max);
-	}
+		list->locks = ot_make_room(list->locks, &list->max, sizeof(OtHeldLock));
 	list->locks[list->count].relid = relid;
 	list->locks[list->count++].mode = mode;
 }

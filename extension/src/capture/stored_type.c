@@ -309,10 +309,12 @@ stored_type_add_reference(Place *place, char *at, OtObjectRef ref)
 
 	if (names->count == names->max)
 	{
-		names->max = Max(names->max * 2, 8);
+		uint32		room = Max(names->max * 2, 8);
+
 		names->items = names->items ?
-			repalloc(names->items, sizeof(OtName) * names->max) :
-			palloc(sizeof(OtName) * names->max);
+			repalloc(names->items, sizeof(OtName) * room) :
+			palloc(sizeof(OtName) * room);
+		names->max = room;
 	}
 	names->items[names->count].offset = place->offset + (at - place->start);
 	names->items[names->count++].object = ref;

@@ -55,6 +55,40 @@ typedef struct KeySlot
 #define KEY_BYTES 17
 #define KEY_READ 4
 
+/*
+ * An allocator for a simplehash.  In PostgreSQL 15 that notes the new size of a
+ * table before it has the memory, so that after an ERROR, which a savepoint may
+ * catch, it would write where nothing is.  There is one table of each kind.
+ */
+#define SLOTS_ALLOCATOR(prefix, Slot) \
+static inline void * \
+prefix##_allocate(prefix##_hash *table, Size size) \
+{ \
+	static uint64 nslots; \
+	void	   *slots = MemoryContextAllocExtended(table->ctx, size, MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO | MCXT_ALLOC_NO_OOM); \
+\
+	if (slots == NULL) \
+	{ \
+		if (table->data != NULL) \
+		{ \
+			table->size = nslots; \
+			table->sizemask = nslots - 1; \
+			table->grow_threshold = nslots * 0.9; \
+		} \
+		ereport(ERROR, \
+				(errcode(ERRCODE_OUT_OF_MEMORY), \
+				 errmsg("out of memory"), \
+				 errdetail("Failed on request of size %zu.", size))); \
+	} \
+	nslots = size / sizeof(Slot); \
+	return slots; \
+} \
+static inline void \
+prefix##_free(prefix##_hash *table, void *slots) \
+{ \
+	pfree(slots); \
+}
+
 #define SH_PREFIX keys
 #define SH_ELEMENT_TYPE KeySlot
 #define SH_KEY_TYPE KeyId
@@ -64,7 +98,9 @@ typedef struct KeySlot
 #define SH_SCOPE static inline
 #define SH_DECLARE
 #define SH_DEFINE
+#define SH_USE_NONDEFAULT_ALLOCATOR
 #include "lib/simplehash.h"
+SLOTS_ALLOCATOR(keys, KeySlot)
 
 typedef struct Key
 {
@@ -129,7 +165,9 @@ typedef struct ObjectSlot
 #define SH_SCOPE static inline
 #define SH_DECLARE
 #define SH_DEFINE
+#define SH_USE_NONDEFAULT_ALLOCATOR
 #include "lib/simplehash.h"
+SLOTS_ALLOCATOR(objects, ObjectSlot)
 
 /* A notification, by where its operation is. */
 typedef struct NoteSlot
@@ -153,7 +191,9 @@ static bool write_set_note_equal(int a, int b);
 #define SH_SCOPE static inline
 #define SH_DECLARE
 #define SH_DEFINE
+#define SH_USE_NONDEFAULT_ALLOCATOR
 #include "lib/simplehash.h"
+SLOTS_ALLOCATOR(notes, NoteSlot)
 
 #include "shmem/shmem.h"
 
@@ -335,10 +375,7 @@ ot_write_set_subxact_start(int nest_level)
 		return;
 	ot_large_object_subxact_start();
 	if (ws.nmarks == ws.max_marks)
-	{
-		ws.marks = repalloc(ws.marks, sizeof(Mark) * ws.max_marks * 2);
-		ws.max_marks *= 2;
-	}
+		ws.marks = ot_make_room(ws.marks, &ws.max_marks, sizeof(Mark));
 	write_set_settle();
 	mark = &ws.marks[ws.nmarks++];
 	mark->nest_level = nest_level;
@@ -394,10 +431,7 @@ ot_write_set_note_rows(Oid relid, int rows)
 		return;
 	}
 	if (ws.ncounts == ws.max_counts)
-	{
-		ws.max_counts *= 2;
-		ws.counts = repalloc_huge(ws.counts, sizeof(RowCount) * ws.max_counts);
-	}
+		ws.counts = ot_make_room(ws.counts, &ws.max_counts, sizeof(RowCount));
 	ws.counts[ws.ncounts].relid = relid;
 	ws.counts[ws.ncounts++].rows = rows;
 }
@@ -471,10 +505,7 @@ write_set_add(const Key *new)
 
 	ot_write_set_touch();
 	if (ws.nkeys == ws.max_keys)
-	{
-		ws.keys = repalloc_huge(ws.keys, sizeof(Key) * ws.max_keys * 2);
-		ws.max_keys *= 2;
-	}
+		ws.keys = ot_make_room(ws.keys, &ws.max_keys, sizeof(Key));
 	ws.keys[ws.nkeys++] = *new;
 #ifdef __GNUC__
 	__builtin_prefetch(&ws.key_ids->data[(uint32) (id.hash ^ id.mode) & ws.key_ids->sizemask]);
@@ -654,10 +685,7 @@ ot_write_set_relation(Relation rel)
 				 errdetail("A table counts once, and once more after each statement that may change its definition."),
 				 errhint("Split the work into several transactions.")));
 	if (ws.nrelations == ws.max_relations)
-	{
-		ws.max_relations *= 2;
-		ws.relids = repalloc(ws.relids, sizeof(Oid) * ws.max_relations);
-	}
+		ws.relids = ot_make_room(ws.relids, &ws.max_relations, sizeof(Oid));
 
 	schema = get_namespace_name(RelationGetNamespace(rel));
 	ot_put_u8(ops, 'R');
@@ -707,10 +735,7 @@ ot_write_set_number_object(uint32 kind, Oid oid)
 	if (ws.object_numbers == NULL)
 		ws.object_numbers = objects_create(ws.context, 16, NULL);
 	if (ws.nobjects == ws.max_objects)
-	{
-		ws.max_objects *= 2;
-		ws.objects = repalloc_huge(ws.objects, sizeof(ObjectId) * ws.max_objects);
-	}
+		ws.objects = ot_make_room(ws.objects, &ws.max_objects, sizeof(ObjectId));
 	slot = objects_insert(ws.object_numbers, id, &found);
 	slot->number = ws.nobjects;
 	ws.objects[ws.nobjects] = id;

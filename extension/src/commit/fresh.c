@@ -479,7 +479,7 @@ fresh_find_known(KnownObjects *known, int cache)
 		if (oid < FirstUnpinnedObjectId || (oid >= FirstNormalObjectId && within != namespace))
 			continue;
 		if (nfound == room)
-			found = repalloc(found, sizeof(uint32) * (room *= 2));
+			found = ot_make_room(found, &room, sizeof(uint32));
 		found[nfound++] = GetSysCacheHashValue1(cache, ObjectIdGetDatum(oid));
 	}
 	systable_endscan(scan);

@@ -15,6 +15,7 @@ CREATE FUNCTION unit.write_set() RETURNS bytea LANGUAGE c STRICT AS :'unit', 'un
 CREATE FUNCTION unit.apply(operations bytea) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_apply';
 CREATE FUNCTION unit.damage(bytes bytea, seed bigint) RETURNS bytea LANGUAGE c STRICT AS :'unit', 'unit_damage';
 CREATE FUNCTION unit.lag_in_queue(pages int) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_lag_in_queue';
+CREATE FUNCTION unit.limit_memory(more bigint) RETURNS void LANGUAGE c AS :'unit', 'unit_limit_memory';
 CREATE FUNCTION unit.delete_unseen(of regclass, at tid) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_delete_unseen';
 SHOW default_table_access_method;
 SELECT current_database() = current_setting('onetrip.database') AS replicated;

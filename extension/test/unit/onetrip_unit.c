@@ -16,6 +16,7 @@
  */
 #include "commit/commit_internal.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -60,6 +61,7 @@ PG_FUNCTION_INFO_V1(unit_use_level);
 PG_FUNCTION_INFO_V1(unit_read_behind_end);
 PG_FUNCTION_INFO_V1(unit_delete_unseen);
 PG_FUNCTION_INFO_V1(unit_lag_in_queue);
+PG_FUNCTION_INFO_V1(unit_limit_memory);
 
 /* The values in the frames of testdata/agent/. */
 static const OtTxnId golden_txn = {2, UINT64CONST(0x1122334455667788), 77};
@@ -939,5 +941,37 @@ unit_delete_unseen(PG_FUNCTION_ARGS)
 	simple_heap_delete(rel, (ItemPointer) PG_GETARG_POINTER(1));
 	CommandCounterIncrement();
 	table_close(rel, RowExclusiveLock);
+	PG_RETURN_VOID();
+}
+
+/* ---- memory ---- */
+
+/*
+ * Lets this process have so many bytes more than it has now; NULL: as many as it
+ * wants.  The stack does not count.
+ */
+Datum
+unit_limit_memory(PG_FUNCTION_ARGS)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_DATA, &limit) != 0)
+		elog(ERROR, "getrlimit: %m");
+	limit.rlim_cur = limit.rlim_max;
+	if (!PG_ARGISNULL(0))
+	{
+		FILE	   *status = AllocateFile("/proc/self/status", "r");
+		char		line[256];
+		unsigned long has = 0;
+
+		while (status != NULL && fgets(line, sizeof(line), status) != NULL && sscanf(line, "VmData: %lu kB", &has) != 1)
+			 /* the next line */ ;
+		if (has == 0)
+			elog(ERROR, "cannot read how much memory this process has");
+		FreeFile(status);
+		limit.rlim_cur = has * 1024 + PG_GETARG_INT64(0);
+	}
+	if (setrlimit(RLIMIT_DATA, &limit) != 0)
+		elog(ERROR, "setrlimit: %m");
 	PG_RETURN_VOID();
 }
