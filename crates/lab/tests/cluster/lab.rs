@@ -196,7 +196,7 @@ pub fn apart(rtt_ms: u32) -> Topology {
 
 /// How long a workload runs.
 pub fn duration(default_s: u64) -> Duration {
-    let seconds = std::env::var("ONETRIP_TEST_SECONDS").ok().and_then(|v| v.parse().ok()).unwrap_or(30);
+    let seconds = std::env::var("ONETRIP_TEST_SECONDS").ok().and_then(|v| v.parse().ok()).unwrap_or(15);
     Duration::from_secs(default_s.min(seconds).max(1))
 }
 

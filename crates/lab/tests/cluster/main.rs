@@ -7,7 +7,7 @@
 //! linking one is quicker than linking one for each file; `cargo test --release -p onetrip-lab --test cluster kill9`
 //! runs one file.
 //!
-//! `ONETRIP_TEST_SECONDS` limits how long a workload runs (default 30); `ONETRIP_KEEP` keeps the clusters' folders.
+//! `ONETRIP_TEST_SECONDS` limits how long a workload runs (default 15); `ONETRIP_KEEP` keeps the clusters' folders.
 
 mod adopt;
 mod backup;
