@@ -76,6 +76,7 @@ _PG_init(void)
 	ot_temporary_function_init();
 	ot_capture_init();
 	ot_reads_init();
+	ot_own_tables_init();
 	ot_turn_init();
 	ot_commit_init();
 	ot_ddl_init();

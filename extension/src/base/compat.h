@@ -62,6 +62,21 @@
 #define OT_SUBSCRIPTION_WORKERS(subscription) logicalrep_workers_find(subscription, true)
 #endif
 
+/* 16: whether a password must be asked for, which the worker to come does; 17: whether it replicates. */
+#if PG_VERSION_NUM >= 170000
+#define OT_CONNECT_TO_PUBLISHER(conninfo, name, why) walrcv_connect(conninfo, true, true, false, name, why)
+#define OT_ADD_SUBSCRIPTION_TABLE(subscription, relid) \
+	AddSubscriptionRelState(subscription, relid, SUBREL_STATE_READY, InvalidXLogRecPtr, false)
+#else
+#if PG_VERSION_NUM >= 160000
+#define OT_CONNECT_TO_PUBLISHER(conninfo, name, why) walrcv_connect(conninfo, true, false, name, why)
+#else
+#define OT_CONNECT_TO_PUBLISHER(conninfo, name, why) walrcv_connect(conninfo, true, name, why)
+#endif
+#define OT_ADD_SUBSCRIPTION_TABLE(subscription, relid) \
+	AddSubscriptionRelState(subscription, relid, SUBREL_STATE_READY, InvalidXLogRecPtr)
+#endif
+
 /* 18: it can be told that the subscription's table is locked already. */
 #if PG_VERSION_NUM >= 180000
 #define OT_UPDATE_SUBSCRIPTION_TABLE(subscription, relid, state, lsn) \
@@ -223,6 +238,19 @@ OT_FIRST_ATTRIBUTES(TupleDesc desc, int n)
 #define OT_INDEX_BEGINSCAN(rel, index, snapshot, nkeys) \
 	index_beginscan(rel, index, snapshot, nkeys, 0)
 #define OT_PRIMARY_KEY_INDEX(rel) RelationGetPrimaryKeyIndex(rel)
+#endif
+
+/* 16: what has to be permitted has a list of its own. */
+#if PG_VERSION_NUM >= 160000
+typedef RTEPermissionInfo OtPermissions;
+#define OT_CHECK_PERMS_PARAMETERS List *range_table, List *permissions, bool raise
+#define OT_CHECK_PERMS_ARGUMENTS range_table, permissions, raise
+#define OT_CHECK_PERMS_LIST permissions
+#else
+typedef RangeTblEntry OtPermissions;
+#define OT_CHECK_PERMS_PARAMETERS List *range_table, bool raise
+#define OT_CHECK_PERMS_ARGUMENTS range_table, raise
+#define OT_CHECK_PERMS_LIST range_table
 #endif
 
 /*

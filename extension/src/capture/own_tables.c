@@ -1,0 +1,79 @@
+/*-------------------------------------------------------------------------
+ *
+ * own_tables.c
+ *	  Who may read and write the tables of this extension.
+ *
+ * The server does what these tables say, as a superuser: it takes over the
+ * subscriptions that are named there, and applies what is prepared.  Nobody but a
+ * superuser has been granted to write them.  But a role may also write because it
+ * is a member of pg_write_all_data, and read because it is one of
+ * pg_read_all_data.  Here that is not enough, nor for the views on these tables.
+ *
+ * (Row level security would not do: PostgreSQL ignores it for tables with the OIDs
+ * of the time before the server's first start, which these have.)
+ *
+ * Runs in backends.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "capture/capture_internal.h"
+
+#include "access/htup_details.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+static ExecutorCheckPerms_hook_type prev_check_perms = NULL;
+
+/* Has it been granted to this role, or to everybody? */
+static bool
+own_tables_is_granted(Oid relid, Oid role, AclMode mode)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	bool		is_granted = false;
+	bool		isnull;
+	Datum		acl;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	acl = SysCacheGetAttr(RELOID, tuple, Anum_pg_class_relacl, &isnull);
+	if (!isnull)
+		is_granted = aclmask(DatumGetAclP(acl), role, ((Form_pg_class) GETSTRUCT(tuple))->relowner, mode, ACLMASK_ALL) == mode;
+	ReleaseSysCache(tuple);
+	return is_granted;
+}
+
+static bool
+ot_own_tables_check(OT_CHECK_PERMS_PARAMETERS)
+{
+	Oid			schema = get_namespace_oid("onetrip", true);
+	ListCell   *lc;
+
+	foreach(lc, OT_CHECK_PERMS_LIST)
+	{
+		OtPermissions *each = lfirst(lc);
+		Oid			role = OidIsValid(each->checkAsUser) ? each->checkAsUser : GetUserId();
+
+		if (each->requiredPerms == 0 || superuser_arg(role) || get_rel_namespace(each->relid) != schema || !OidIsValid(schema) ||
+			own_tables_is_granted(each->relid, role, each->requiredPerms))
+			continue;
+		if (raise)
+			aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLE, get_rel_name(each->relid));
+		return false;
+	}
+	return prev_check_perms == NULL || prev_check_perms(OT_CHECK_PERMS_ARGUMENTS);
+}
+
+void
+ot_own_tables_init(void)
+{
+	prev_check_perms = ExecutorCheckPerms_hook;
+	ExecutorCheckPerms_hook = ot_own_tables_check;
+}
