@@ -153,7 +153,7 @@ ALTER TABLE lo_table ADD COLUMN w int DEFAULT lo_unlink(4);
 CREATE FUNCTION lo_in_index(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM lo_put(4, 0, ''indexed''); RETURN $1; END';
 CREATE INDEX lo_index ON lo_table (lo_in_index(id));
 \echo :LAST_ERROR_SQLSTATE
-DELETE FROM lo_table;
+TRUNCATE lo_table;
 CREATE INDEX lo_index ON lo_table (lo_in_index(id));
 INSERT INTO lo_table VALUES (2);
 \echo :LAST_ERROR_SQLSTATE
