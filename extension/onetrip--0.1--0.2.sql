@@ -79,6 +79,19 @@ COMMENT ON TABLE onetrip.subscription_position IS
     'At which node each subscription is, how far it has come, and which of its tables are being copied; written with what it applies.';
 GRANT SELECT ON onetrip.subscription_position TO pg_monitor;
 
+-- Replicated.  It contains what CREATE SUBSCRIPTION was given, passwords among it.
+CREATE TABLE onetrip.subscription_definition (
+    subscription text PRIMARY KEY,
+    owner text NOT NULL,
+    connection text NOT NULL,
+    publications text[] NOT NULL,
+    enabled boolean NOT NULL,
+    options jsonb NOT NULL,
+    tables text[] NOT NULL
+) USING onetrip;
+COMMENT ON TABLE onetrip.subscription_definition IS
+    'How another node makes a subscription whose node is lost: what it was made with, and the tables that it follows.';
+
 -- ---- publications ----
 
 -- PostgreSQL's own function, under a name that is not redirected.  It has another signature from 16 on.

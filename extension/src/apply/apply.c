@@ -924,15 +924,8 @@ ot_apply_main(Datum arg)
 void
 ot_apply_register(void)
 {
-	BackgroundWorker worker = {
-		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
-		.bgw_start_time = BgWorkerStart_RecoveryFinished,
-		.bgw_restart_time = 1,
-	};
+	BackgroundWorker worker;
 
-	strlcpy(worker.bgw_name, "onetrip apply worker", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "onetrip apply worker", BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, "onetrip", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "ot_apply_main", BGW_MAXLEN);
+	ot_sql_worker_describe(&worker, "onetrip apply worker", "ot_apply_main");
 	RegisterBackgroundWorker(&worker);
 }

@@ -26,4 +26,7 @@ extern PGDLLEXPORT void ot_evictor_main(Datum arg);
 extern void ot_jobs_init(void);
 extern PGDLLEXPORT void ot_jobs_main(Datum arg);
 
+/* move_subscription.c */
+extern PGDLLEXPORT void ot_move_subscription_main(Datum arg);
+
 #endif							/* ONETRIP_APPLY_H */

@@ -16,6 +16,7 @@
 #include "access/genam.h"
 #include "access/relscan.h"
 #include "access/tableam.h"
+#include "postmaster/bgworker.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 
@@ -73,6 +74,23 @@ extern void ot_row_finder_open(OtRowFinder *finder, Relation rel, OtRelInfo *inf
 extern void ot_row_finder_read(OtRowFinder *finder, OtReader *r);
 extern void ot_row_finder_find(OtRowFinder *finder, TupleTableSlot *slot);
 extern void ot_row_finder_close(OtRowFinder *finder);
+
+/* sql_worker.c: a step of a worker, which may raise ERROR, and what it is about */
+typedef void (*OtStep) (void *what);
+
+extern void ot_sql_worker_describe(BackgroundWorker *worker, const char *name, const char *function);
+extern void ot_sql_worker_start(const char *name);
+extern void ot_sql_worker_set(const char *name, const char *value);
+extern void ot_sql_worker_check(void);
+extern void ot_sql_worker_wait(long ms);
+extern void ot_sql_worker_begin(void);
+extern void ot_sql_worker_end(void);
+extern void ot_sql_worker_execute(const char *query, int expected);
+extern bool ot_sql_worker_may_have_rows(const char *const *tables, int ntables);
+extern char *ot_sql_worker_try(OtStep step, void *what, int *code);
+
+/* move_subscription.c */
+extern void ot_move_subscription_launch(void);
 
 /* evict.c */
 extern void ot_evict_xid(TransactionId xid, Relation rel);

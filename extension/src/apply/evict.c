@@ -512,15 +512,8 @@ ot_evictor_main(Datum arg)
 void
 ot_evict_init(void)
 {
-	BackgroundWorker worker = {
-		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
-		.bgw_start_time = BgWorkerStart_RecoveryFinished,
-		.bgw_restart_time = 1,
-	};
+	BackgroundWorker worker;
 
-	strlcpy(worker.bgw_name, "onetrip evictor", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "onetrip evictor", BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, "onetrip", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "ot_evictor_main", BGW_MAXLEN);
+	ot_sql_worker_describe(&worker, "onetrip evictor", "ot_evictor_main");
 	RegisterBackgroundWorker(&worker);
 }

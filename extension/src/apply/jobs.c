@@ -29,27 +29,16 @@
  */
 #include "apply/apply_internal.h"
 
-#include "access/relation.h"
 #include "access/xact.h"
-#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "postmaster/bgworker.h"
-#include "postmaster/interrupt.h"
-#include "storage/bufmgr.h"
-#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
-#include "tcop/tcopprot.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/hsearch.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "commit/commit.h"
@@ -105,65 +94,13 @@ typedef struct Waiting
 
 static HTAB *waiting = NULL;
 
-static void
-jobs_set_option(const char *name, const char *value)
-{
-	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
-}
-
-static void
-jobs_begin(void)
-{
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-	ot_session_watch_errors();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	if (SPI_connect() != SPI_OK_CONNECT)
-		elog(ERROR, "SPI_connect failed");
-}
-
-static void
-jobs_end(void)
-{
-	SPI_finish();
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-}
-
-static void
-jobs_execute(const char *query, int expected)
-{
-	if (SPI_execute(query, false, 0) != expected)
-		elog(ERROR, "cannot execute \"%s\"", query);
-}
-
-/*
- * May there be something to do or to report?  Both tables have no page where no
- * index was ever built by a job, and there the queries would be planned every
- * second for nothing.
- */
+/* Is there something to do or to report, or may there be? */
 static bool
 jobs_may_be_there(void)
 {
 	static const char *const tables[] = {"job_here", "job_report"};
-	bool		may_be = false;
-	Oid			schema;
 
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-	ot_session_watch_errors();
-	schema = get_namespace_oid("onetrip", true);
-	for (int i = 0; i < lengthof(tables); i++)
-	{
-		Oid			relid = get_relname_relid(tables[i], schema);
-		Relation	rel = OidIsValid(relid) ? try_relation_open(relid, AccessShareLock) : NULL;
-
-		may_be = may_be || rel == NULL || RelationGetNumberOfBlocks(rel) > 0;
-		if (rel != NULL)
-			relation_close(rel, AccessShareLock);
-	}
-	CommitTransactionCommand();
-	return may_be;
+	return ot_sql_worker_may_have_rows(tables, lengthof(tables));
 }
 
 /* A unique index that waits to be made valid (ddl/ddl_index.c). */
@@ -178,8 +115,8 @@ jobs_read(MemoryContext context)
 {
 	List	   *jobs = NIL;
 
-	jobs_begin();
-	jobs_execute("SELECT j.index, i.indrelid, j.search_path, i.indisunique, " BUILT " FROM onetrip.job_here j "
+	ot_sql_worker_begin();
+	ot_sql_worker_execute("SELECT j.index, i.indrelid, j.search_path, i.indisunique, " BUILT " FROM onetrip.job_here j "
 				 "LEFT JOIN pg_index i ON i.indexrelid = j.index AND i.indislive "
 				 "WHERE i.indexrelid IS NULL OR NOT i.indisvalid ORDER BY j.since, j.index", SPI_OK_SELECT);
 	for (uint64 i = 0; i < SPI_processed; i++)
@@ -201,18 +138,18 @@ jobs_read(MemoryContext context)
 		jobs = lappend(jobs, job);
 		MemoryContextSwitchTo(old);
 	}
-	jobs_end();
+	ot_sql_worker_end();
 	return jobs;
 }
 
 static void
 jobs_forget(const Job *job)
 {
-	jobs_begin();
-	jobs_execute(psprintf("DELETE FROM onetrip.job_here j WHERE index = %u "
+	ot_sql_worker_begin();
+	ot_sql_worker_execute(psprintf("DELETE FROM onetrip.job_here j WHERE index = %u "
 						  "AND NOT EXISTS (SELECT FROM pg_index WHERE indexrelid = j.index)",
 						  job->index), SPI_OK_DELETE);
-	jobs_end();
+	ot_sql_worker_end();
 	(void) hash_search(failed, &job->index, HASH_REMOVE, NULL);
 	(void) hash_search(waiting, &job->index, HASH_REMOVE, NULL);
 }
@@ -232,58 +169,13 @@ jobs_note_failure(const Job *job, const char *message, int code)
 	pause = RETRY_MS << Min(entry->attempts, 16);
 	entry->attempts++;
 	entry->next = TimestampTzPlusMilliseconds(ot_now(), Min(pause, RETRY_MAX_MS));
-	jobs_begin();
+	ot_sql_worker_begin();
 	args[0] = CStringGetTextDatum(message);
 	args[1] = CStringGetTextDatum(unpack_sql_state(code));
 	if (SPI_execute_with_args(psprintf("UPDATE onetrip.job_here SET attempts = attempts + 1, error = $1, sqlstate = $2 WHERE index = %u",
 									   job->index), 2, types, args, NULL, false, 0) != SPI_OK_UPDATE)
 		elog(ERROR, "cannot write onetrip.job_here");
-	jobs_end();
-}
-
-/* What is told of an error.  A file name in it, for example, may not be valid text. */
-static char *
-jobs_message(const ErrorData *edata)
-{
-	char	   *message = pnstrdup(edata->message, pg_mbcliplen(edata->message, strlen(edata->message), 1000));
-
-	return pg_verifymbstr(message, strlen(message), true) ? message : pstrdup("see the server's log");
-}
-
-/*
- * Runs one step of a job or of a report, which may fail.  Returns the error's
- * message, in the context of the caller, and its SQLSTATE, or NULL.
- */
-static char *
-jobs_try(void (*step) (const Job *job), const Job *job, int *code)
-{
-	MemoryContext old = CurrentMemoryContext;
-	char	   *volatile message = NULL;
-
-	PG_TRY();
-	{
-		step(job);
-	}
-	PG_CATCH();
-	{
-		ErrorData  *edata;
-
-		MemoryContextSwitchTo(old);
-		edata = CopyErrorData();
-		FlushErrorState();
-		/* releases what the session has locked as well */
-		AbortCurrentTransaction();
-		pgstat_report_activity(STATE_IDLE, NULL);
-		QueryCancelPending = false;
-		ereport(LOG,
-				(errcode(edata->sqlerrcode),
-				 errmsg("onetrip job worker: %s", edata->message)));
-		message = jobs_message(edata);
-		*code = edata->sqlerrcode;
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(old);
-	return message;
+	ot_sql_worker_end();
 }
 
 /*
@@ -291,8 +183,9 @@ jobs_try(void (*step) (const Job *job), const Job *job, int *code)
  * have to wait for, such as VACUUM.
  */
 static void
-jobs_build(const Job *job)
+jobs_build(void *what)
 {
+	const Job  *job = what;
 	LockRelId	locked = {job->table, MyDatabaseId};
 	LOCKTAG		tag;
 
@@ -305,7 +198,7 @@ jobs_build(const Job *job)
 		CommitTransactionCommand();
 		return;
 	}
-	jobs_set_option("search_path", job->search_path);
+	ot_sql_worker_set("search_path", job->search_path);
 	pgstat_report_activity(STATE_RUNNING, "CREATE INDEX CONCURRENTLY");
 	ot_index_build(job->table, job->index);
 	UnlockRelationIdForSession(&locked, ShareUpdateExclusiveLock);
@@ -331,23 +224,23 @@ jobs_build(const Job *job)
 	"ROW(n.node_id, n.index, n.region, n.\"table\", n.statement, n.state, n.attempts, n.error, n.since)::text"
 
 static void
-jobs_report(const Job *job)
+jobs_report(void *nothing)
 {
 	bool		differs;
 
-	jobs_begin();
-	jobs_execute("WITH n AS (" REPORT ") SELECT FROM n FULL JOIN "
+	ot_sql_worker_begin();
+	ot_sql_worker_execute("WITH n AS (" REPORT ") SELECT FROM n FULL JOIN "
 				 "(SELECT * FROM onetrip.job_report WHERE node_id = current_setting('onetrip.node_id')::integer) r "
 				 "ON r.index = n.index WHERE (" SAME ") IS NOT TRUE", SPI_OK_SELECT);
 	differs = SPI_processed > 0;
-	jobs_end();
+	ot_sql_worker_end();
 	if (!differs || ot_read_only)
 		return;
-	jobs_begin();
-	jobs_execute("WITH n AS (" REPORT ") DELETE FROM onetrip.job_report r "
+	ot_sql_worker_begin();
+	ot_sql_worker_execute("WITH n AS (" REPORT ") DELETE FROM onetrip.job_report r "
 				 "WHERE r.node_id = current_setting('onetrip.node_id')::integer "
 				 "AND NOT EXISTS (SELECT FROM n WHERE n.index = r.index)", SPI_OK_DELETE);
-	jobs_execute("WITH n AS (" REPORT ") INSERT INTO onetrip.job_report AS r "
+	ot_sql_worker_execute("WITH n AS (" REPORT ") INSERT INTO onetrip.job_report AS r "
 				 "(node_id, index, region, \"table\", statement, state, attempts, error, since) SELECT * FROM n "
 				 "ON CONFLICT (node_id, index) DO UPDATE SET region = excluded.region, \"table\" = excluded.\"table\", "
 				 "statement = excluded.statement, state = excluded.state, attempts = excluded.attempts, "
@@ -355,7 +248,7 @@ jobs_report(const Job *job)
 				 "WHERE ROW(r.region, r.\"table\", r.statement, r.state, r.attempts, r.error, r.since)::text <> "
 				 "ROW(excluded.region, excluded.\"table\", excluded.statement, excluded.state, excluded.attempts, "
 				 "excluded.error, excluded.since)::text", SPI_OK_INSERT);
-	jobs_end();
+	ot_sql_worker_end();
 }
 
 /*
@@ -369,7 +262,7 @@ jobs_is_built_everywhere(const Job *job, int *before)
 	bool		isnull;
 	StringInfoData query;
 
-	jobs_begin();
+	ot_sql_worker_begin();
 	initStringInfo(&query);
 	appendStringInfoString(&query, "WITH n AS (" REPORT);
 	appendStringInfo(&query, " WHERE j.index = %u) ", job->index);
@@ -377,19 +270,20 @@ jobs_is_built_everywhere(const Job *job, int *before)
 						   "FROM n CROSS JOIN onetrip.members m LEFT JOIN onetrip.job_report r "
 						   "ON r.node_id = m.node_id AND r.index = n.index AND r.since = n.since AND r.state IN ('built', 'done') "
 						   "WHERE m.role = 'voter' AND m.heard <> 'not_connected'");
-	jobs_execute(query.data, SPI_OK_SELECT);
+	ot_sql_worker_execute(query.data, SPI_OK_SELECT);
 	everywhere = DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
 	/* none, if the index is gone */
 	everywhere = everywhere && !isnull;
 	*before = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, &isnull));
-	jobs_end();
+	ot_sql_worker_end();
 	return everywhere;
 }
 
 /* Has a unique index that is built made valid in all regions, if it is time for that. */
 static void
-jobs_make_valid(const Job *job)
+jobs_make_valid(void *what)
 {
+	const Job  *job = what;
 	TimestampTz now = ot_now();
 	Waiting    *wait;
 	bool		found;
@@ -419,7 +313,7 @@ jobs_make_valid(const Job *job)
 	ot_session_watch_errors();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	/* it is in the entry */
-	jobs_set_option("search_path", job->search_path);
+	ot_sql_worker_set("search_path", job->search_path);
 	ot_index_propose_valid(job->table, job->index);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
@@ -453,7 +347,7 @@ jobs_look(MemoryContext context)
 		return false;
 	jobs = jobs_read(context);
 	if (jobs != NIL)
-		(void) jobs_try(jobs_report, NULL, &code);
+		(void) ot_sql_worker_try(jobs_report, NULL, &code);
 	foreach(lc, jobs)
 	{
 		Job		   *job = lfirst(lc);
@@ -473,12 +367,12 @@ jobs_look(MemoryContext context)
 		soon = soon || job->unique;
 		if (!job->built)
 			(void) hash_search(waiting, &job->index, HASH_REMOVE, NULL);
-		message = jobs_try(job->built ? jobs_make_valid : jobs_build, job, &code);
-		jobs_set_option("search_path", "pg_catalog");
+		message = ot_sql_worker_try(job->built ? jobs_make_valid : jobs_build, job, &code);
+		ot_sql_worker_set("search_path", "pg_catalog");
 		if (message != NULL && !(job->built && jobs_error_passes(code)))
 			jobs_note_failure(job, message, code);
 	}
-	(void) jobs_try(jobs_report, NULL, &code);
+	(void) ot_sql_worker_try(jobs_report, NULL, &code);
 	return soon;
 }
 
@@ -488,28 +382,9 @@ ot_jobs_main(Datum arg)
 	HASHCTL		control = {.keysize = sizeof(Oid), .entrysize = sizeof(Failed)};
 	MemoryContext context;
 
-	pqsignal(SIGTERM, die);
-	pqsignal(SIGINT, StatementCancelHandler);
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnection(ot_database, NULL, 0);
-	/* settings that an operator makes for clients */
-	jobs_set_option("search_path", "pg_catalog");
-	jobs_set_option("statement_timeout", "0");
-	jobs_set_option("lock_timeout", "0");
-	jobs_set_option("idle_in_transaction_session_timeout", "0");
-	jobs_set_option("default_transaction_isolation", "read committed");
-	jobs_set_option("default_transaction_read_only", "off");
-	jobs_set_option("role", "none");
-	jobs_set_option("onetrip.read", "local");
-	jobs_set_option("onetrip.max_staleness", "-1");
-	jobs_set_option("onetrip.max_trips", "-1");
+	ot_sql_worker_start("onetrip job worker");
 	/* of a unique index that becomes valid: the table is locked, and some regions would build it for that */
-	jobs_set_option("onetrip.rehearse", "off");
-#if PG_VERSION_NUM >= 170000
-	jobs_set_option("transaction_timeout", "0");
-#endif
-	pgstat_report_appname("onetrip job worker");
+	ot_sql_worker_set("onetrip.rehearse", "off");
 	ot_worker_is_for_jobs();
 	failed = hash_create("onetrip failed jobs", 16, &control, HASH_ELEM | HASH_BLOBS);
 	control.entrysize = sizeof(Waiting);
@@ -520,35 +395,21 @@ ot_jobs_main(Datum arg)
 	{
 		bool		soon;
 
-		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-		}
+		ot_sql_worker_check();
 		MemoryContextSwitchTo(context);
+		ot_move_subscription_launch();
 		soon = jobs_look(context);
 		MemoryContextSwitchTo(TopMemoryContext);
 		MemoryContextReset(context);
-		pgstat_report_stat(false);
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 soon ? WAITING_MS : LOOK_MS, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
+		ot_sql_worker_wait(soon ? WAITING_MS : LOOK_MS);
 	}
 }
 
 void
 ot_jobs_init(void)
 {
-	BackgroundWorker worker = {
-		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
-		.bgw_start_time = BgWorkerStart_RecoveryFinished,
-		.bgw_restart_time = 1,
-	};
+	BackgroundWorker worker;
 
-	strlcpy(worker.bgw_name, "onetrip job worker", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "onetrip job worker", BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, "onetrip", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "ot_jobs_main", BGW_MAXLEN);
+	ot_sql_worker_describe(&worker, "onetrip job worker", "ot_jobs_main");
 	RegisterBackgroundWorker(&worker);
 }

@@ -119,6 +119,7 @@ extern int	ot_new_tables;		/* OtNewTables */
 extern int	ot_concurrency;		/* OtConcurrency */
 extern int	ot_max_apply_delay_ms;
 extern int	ot_rebuild_after_ms;
+extern int	ot_subscription_move_after_s;
 extern int	ot_max_write_set_kb;
 extern bool ot_read_only;
 extern bool ot_rehearse_statements;

@@ -39,6 +39,7 @@ int			ot_new_tables = OT_NEW_TABLES_REPLICATED;
 int			ot_concurrency = OT_CONCURRENCY_OPTIMISTIC;
 int			ot_max_apply_delay_ms = 5000;
 int			ot_rebuild_after_ms = 60000;
+int			ot_subscription_move_after_s = 60;
 int			ot_max_write_set_kb = 256 * 1024;
 bool		ot_read_only = false;
 bool		ot_rehearse_statements = true;
@@ -218,6 +219,11 @@ ot_settings_init(void)
 							"0: never; the server stands still until the cause is repaired.",
 							&ot_rebuild_after_ms, 60000, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.subscription_move_after",
+							"How long the node of a subscription may be lost before another one takes the subscription over.",
+							"-1: subscriptions do not move by themselves.",
+							&ot_subscription_move_after_s, 60, -1, 24 * 3600,
+							PGC_SIGHUP, GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.max_write_set",
 							"Largest amount of changes one transaction may commit.",
 							NULL,

@@ -14,6 +14,9 @@
  *	others		a table's own worker, by the table's OID at that node; at 0/0
  *				until the table's first rows are copied
  *
+ * How it can be made at another node, if this one is lost, is in
+ * onetrip.subscription_definition (apply/move_subscription.c).
+ *
  * A worker begins with an entry that writes the row.  An entry of an earlier
  * worker that is still under way loses against that one, or is decided before it;
  * then the worker begins once more.  So what the row says is how far the
@@ -79,6 +82,7 @@
 typedef struct Position
 {
 	int			node;
+	Oid			subscription;	/* its OID there */
 	char	   *region;
 	XLogRecPtr	position;
 	char	   *copying;		/* names of tables, or "" */
@@ -105,7 +109,12 @@ typedef struct Before
 	Oid			subscription;
 	bool		has_row;		/* of its name */
 	bool		is_here;		/* and it is that of its subscription */
+	int			node;			/* where that is */
+	Oid			there;			/* and its OID there */
 } Before;
+
+/* The statement is given by ot_subscription_take_over(). */
+static bool taking_over = false;
 
 /* In the apply worker: entries have changed the table. */
 static bool table_has_changed = false;
@@ -192,7 +201,7 @@ subscription_read(const char *name, Oid subscription, Oid relid, bool lock, Posi
 	TupleDesc	desc;
 	bool		isnull;
 
-#define COLUMNS "SELECT node_id, region, position, pg_catalog.array_to_string(copying, ', ') FROM " TABLE " WHERE "
+#define COLUMNS "SELECT node_id, region, position, pg_catalog.array_to_string(copying, ', '), subid FROM " TABLE " WHERE "
 	row->is_here = OidIsValid(subscription) &&
 		subscription_execute(SPI_OK_SELECT, lock ? COLUMNS HERE " FOR UPDATE" : COLUMNS HERE,
 							 name, relid, 0, subscription) > 0;
@@ -206,6 +215,7 @@ subscription_read(const char *name, Oid subscription, Oid relid, bool lock, Posi
 	row->region = SPI_getvalue(tuple, desc, 2);
 	row->position = DatumGetLSN(SPI_getbinval(tuple, desc, 3, &isnull));
 	row->copying = SPI_getvalue(tuple, desc, 4);
+	row->subscription = DatumGetObjectId(SPI_getbinval(tuple, desc, 5, &isnull));
 	return true;
 }
 
@@ -360,8 +370,7 @@ subscription_begin_worker(void)
 	{
 		ereport(LOG,
 				(errmsg("disabling subscription \"%s\", which is not at this node", name),
-				 subscription_say_elsewhere(name, found ? &row : NULL),
-				 HINT_ELSEWHERE));
+				 subscription_say_elsewhere(name, found ? &row : NULL)));
 		DisableSubscription(subscription);
 		worker.is_elsewhere = true;
 	}
@@ -616,6 +625,216 @@ ot_subscription_end_taken_over(void)
 	ended = taken_over;
 }
 
+/* ---- how to make it elsewhere ---- */
+
+#define DEFINITION_TABLE "onetrip.subscription_definition"
+
+/* Subscriptions of this database and node. */
+#define ARE_HERE \
+	"FROM pg_subscription AS s JOIN " TABLE " AS p ON p.relid = 0 AND p.node_id = $3 AND p.subid = s.oid AND p.subscription = s.subname " \
+	"WHERE s.subdbid = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()) AND $1 IN ('', s.subname) "
+
+/* How far one with local tables has come is not in the log, and other nodes have other rows. */
+#define HAS_LOCAL_TABLES \
+	"EXISTS (SELECT FROM pg_subscription_rel AS r CROSS JOIN LATERAL " \
+	"(SELECT r.srrelid UNION SELECT t.relid FROM pg_partition_tree(r.srrelid) AS t) AS part (oid) " \
+	"JOIN pg_class AS c ON c.oid = part.oid AND c.relkind = 'r' WHERE r.srsubid = s.oid AND (c.relpersistence <> 'p' " \
+	"OR c.relam IS DISTINCT FROM (SELECT a.oid FROM pg_am AS a WHERE a.amname = 'onetrip')))"
+
+/* Later versions of PostgreSQL have more options, each with a column of its own. */
+#define DEFINITIONS \
+	"(SELECT s.subname::text AS subscription, pg_get_userbyid(s.subowner)::text AS owner, s.subconninfo AS connection, " \
+	"s.subpublications AS publications, s.subenabled AS enabled, " \
+	"(SELECT jsonb_object_agg(o.name, c.value) FROM jsonb_each_text(to_jsonb(s)) AS c JOIN (VALUES ('binary', 'subbinary'), " \
+	"('synchronous_commit', 'subsynccommit'), ('disable_on_error', 'subdisableonerr'), ('password_required', 'subpasswordrequired'), " \
+	"('run_as_owner', 'subrunasowner'), ('origin', 'suborigin')) AS o (name, key) ON o.key = c.key) || " \
+	"jsonb_build_object('slot_name', COALESCE(s.subslotname::text, 'none'), " \
+	"'streaming', CASE WHEN s.substream::text IN ('t', 'true') THEN 'on' ELSE 'off' END) AS options, " \
+	"ARRAY(SELECT format('%I.%I', n.nspname, c.relname) FROM pg_subscription_rel AS r JOIN pg_class AS c ON c.oid = r.srrelid " \
+	"JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE r.srsubid = s.oid ORDER BY 1) AS tables " \
+	ARE_HERE "AND NOT " HAS_LOCAL_TABLES ")"
+
+#define IS_NEW "ROW(d.owner, d.connection, d.publications, d.enabled, d.options, d.tables) IS DISTINCT FROM " \
+	"ROW(n.owner, n.connection, n.publications, n.enabled, n.options, n.tables)"
+
+#define ARE_OLD \
+	"FROM " DEFINITION_TABLE " AS d WHERE $1 IN ('', d.subscription) AND (EXISTS (SELECT " ARE_HERE "AND s.subname = d.subscription AND " \
+	HAS_LOCAL_TABLES ") OR NOT EXISTS (SELECT FROM " TABLE " AS p WHERE p.relid = 0 AND p.subscription = d.subscription))"
+
+/*
+ * Lets the cluster know how the subscriptions of this node are made, or the one of
+ * this name, so that another one can take them over.
+ */
+void
+ot_subscription_note_definitions(const char *name)
+{
+	const char *filter = name ? name : "";
+	Context		saved;
+
+	if (!subscription_has_table())
+		return;
+	subscription_begin(&saved);
+	if (subscription_execute(SPI_OK_SELECT, "SELECT FROM " DEFINITIONS " AS n LEFT JOIN " DEFINITION_TABLE " AS d USING (subscription) WHERE " IS_NEW,
+							 filter, InvalidOid, 0, InvalidOid) > 0)
+		(void) subscription_execute(SPI_OK_INSERT, "INSERT INTO " DEFINITION_TABLE " SELECT n.* FROM " DEFINITIONS " AS n "
+									"LEFT JOIN " DEFINITION_TABLE " AS d USING (subscription) WHERE " IS_NEW
+									" ON CONFLICT (subscription) DO UPDATE SET owner = excluded.owner, connection = excluded.connection, "
+									"publications = excluded.publications, enabled = excluded.enabled, options = excluded.options, tables = excluded.tables",
+									filter, InvalidOid, 0, InvalidOid);
+	if (subscription_execute(SPI_OK_SELECT, "SELECT " ARE_OLD, filter, InvalidOid, 0, InvalidOid) > 0)
+		(void) subscription_execute(SPI_OK_DELETE, "DELETE " ARE_OLD, filter, InvalidOid, 0, InvalidOid);
+	subscription_end(&saved);
+}
+
+/* The OIDs of a query's rows, in the present memory context. */
+static List *
+subscription_oids(const char *query, const char *name, Oid subscription)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *oids = NIL;
+	Context		saved;
+
+	subscription_begin(&saved);
+	(void) subscription_execute(SPI_OK_SELECT, query, name, InvalidOid, 0, subscription);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		bool		isnull;
+		Oid			oid = DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull));
+		MemoryContext old = MemoryContextSwitchTo(context);
+
+		oids = lappend_oid(oids, oid);
+		MemoryContextSwitchTo(old);
+	}
+	subscription_end(&saved);
+	return oids;
+}
+
+/*
+ * PostgreSQL takes all tables that are published now for complete.  Those that the
+ * former node did not follow are not: a REFRESH copies them.
+ */
+static void
+subscription_forget_others(const char *name, Oid subscription)
+{
+	ListCell   *lc;
+
+	foreach(lc, subscription_oids("SELECT r.srrelid FROM pg_subscription_rel AS r JOIN " DEFINITION_TABLE " AS d ON d.subscription = $1 "
+								  "WHERE r.srsubid = $5 AND NOT EXISTS (SELECT FROM unnest(d.tables) AS t WHERE to_regclass(t) = r.srrelid)",
+								  name, subscription))
+		RemoveSubscriptionRel(subscription, lfirst_oid(lc));
+}
+
+/* Runs a statement about subscriptions, without what it says about it to a client. */
+static void
+subscription_run(const char *statement)
+{
+	int			level = NewGUCNestLevel();
+
+	(void) set_config_option("log_min_messages", "error", PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	if (SPI_execute(statement, false, 0) != SPI_OK_UTILITY)
+		elog(ERROR, "cannot execute a statement about a subscription");
+	AtEOXact_GUC(false, level);
+}
+
+/*
+ * Takes the subscription over from the node that has it under this OID, with the
+ * tables that it follows there, and without a word to its publisher.  Returns false
+ * if it is not there any more, or cannot be taken over.  Called in a transaction of
+ * a superuser, with SPI.
+ */
+bool
+ot_subscription_take_over(const char *name, int node, Oid subscription)
+{
+	const char *quoted = quote_identifier(name);
+	char	   *owner;
+	char	   *create;
+	bool		enabled;
+	bool		isnull;
+	Oid			here;
+	List	   *tables;
+	ListCell   *lc;
+	Position	row;
+	Context		saved;
+	bool		found;
+
+	subscription_begin(&saved);
+	found = subscription_read(name, InvalidOid, InvalidOid, true, &row) && row.node == node && row.subscription == subscription &&
+		(row.copying == NULL || row.copying[0] == '\0');
+	subscription_end(&saved);
+	if (!found)
+		return false;
+	tables = subscription_oids("SELECT to_regclass(t)::oid FROM " DEFINITION_TABLE " AS d CROSS JOIN unnest(d.tables) AS t "
+							   "WHERE d.subscription = $1 AND to_regclass(t) IS NOT NULL", name, InvalidOid);
+	if (subscription_execute(SPI_OK_SELECT, "SELECT d.owner, d.enabled, format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %s "
+							 "WITH (connect = false, create_slot = false, copy_data = false, enabled = false, %s)', d.subscription, d.connection, "
+							 "(SELECT string_agg(quote_ident(p.name), ', ' ORDER BY p.number) FROM unnest(d.publications) WITH ORDINALITY AS p (name, number)), "
+							 "(SELECT string_agg(format('%I = %L', o.key, o.value), ', ' ORDER BY o.key) FROM jsonb_each_text(d.options) AS o)) "
+							 "FROM " DEFINITION_TABLE " AS d WHERE d.subscription = $1", name, InvalidOid, 0, InvalidOid) != 1)
+		return false;
+	owner = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+	enabled = DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, &isnull));
+	create = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3);
+
+	taking_over = true;
+	PG_TRY();
+	{
+		subscription_run(create);
+	}
+	PG_FINALLY();
+	{
+		taking_over = false;
+	}
+	PG_END_TRY();
+	CommandCounterIncrement();
+	here = get_subscription_oid(name, false);
+	foreach(lc, tables)
+		OT_ADD_SUBSCRIPTION_TABLE(here, lfirst_oid(lc));
+	CommandCounterIncrement();
+	if (strcmp(owner, GetUserNameFromId(BOOTSTRAP_SUPERUSERID, false)) != 0)
+		subscription_run(psprintf("ALTER SUBSCRIPTION %s OWNER TO %s", quoted, quote_identifier(owner)));
+	if (enabled)
+		subscription_run(psprintf("ALTER SUBSCRIPTION %s ENABLE", quoted));
+	CommandCounterIncrement();
+	ot_subscription_note_definitions(name);
+	return true;
+}
+
+/*
+ * Removes what is left here of a subscription that is at another node, if there is
+ * a row that says so.  Nothing at the publisher is removed with it: the slots are
+ * the other node's.  Called in a transaction of a superuser, with SPI.
+ */
+void
+ot_subscription_remove(const char *name)
+{
+	const char *quoted = quote_identifier(name);
+	Oid			subscription;
+	Position	row;
+	Context		saved;
+	bool		found;
+
+	/* or a statement could take it back meanwhile */
+	LockRelationOid(SubscriptionRelationId, AccessExclusiveLock);
+	subscription = get_subscription_oid(name, true);
+	if (!OidIsValid(subscription))
+		return;
+	subscription_begin(&saved);
+	found = subscription_read(name, subscription, InvalidOid, false, &row) && !row.is_here;
+	if (found)
+		ereport(LOG,
+				(errmsg("removing what is left here of subscription \"%s\"", name),
+				 subscription_say_elsewhere(name, &row)));
+	subscription_end(&saved);
+	if (!found)
+		return;
+	subscription_run(psprintf("ALTER SUBSCRIPTION %s DISABLE", quoted));
+	subscription_run(psprintf("ALTER SUBSCRIPTION %s SET (slot_name = NONE)", quoted));
+	/* for tables that are not complete, DROP would go to the publisher */
+	RemoveSubscriptionRel(subscription, InvalidOid);
+	CommandCounterIncrement();
+	subscription_run(psprintf("DROP SUBSCRIPTION %s", quoted));
+}
+
 /* ---- around statements ---- */
 
 static bool
@@ -729,7 +948,12 @@ subscription_before(Node *stmt, Before *before)
 	subscription_begin(&saved);
 	before->has_row = subscription_read(name, before->subscription, InvalidOid, false, &row);
 	before->is_here = before->has_row && row.is_here;
-	if (IsA(stmt, CreateSubscriptionStmt) && before->has_row && !OidIsValid(before->subscription))
+	if (before->has_row)
+	{
+		before->node = row.node;
+		before->there = row.subscription;
+	}
+	if (IsA(stmt, CreateSubscriptionStmt) && before->has_row && !OidIsValid(before->subscription) && !taking_over)
 		subscription_check_takeover((CreateSubscriptionStmt *) stmt, saved.user, &row);
 	if (OidIsValid(before->subscription) && !before->is_here)
 	{
@@ -769,9 +993,18 @@ subscription_after(Node *stmt, const Before *before)
 		 * The row was not locked while the publisher answered: each entry of the
 		 * node that has it would have come in between.
 		 */
-		if (subscription_read(name, InvalidOid, InvalidOid, true, &row))
+		bool		has_row = subscription_read(name, InvalidOid, InvalidOid, true, &row);
+
+		if (has_row != before->has_row ||
+			(has_row && (row.node != before->node || row.subscription != before->there)))
+			ereport(ERROR,
+					(errcode(OT_ERR_LOST),
+					 errmsg("subscription \"%s\" has been made, taken over or dropped by another node meanwhile", name),
+					 errhint("SELECT * FROM onetrip.subscription_position says where it is.")));
+		if (has_row)
 		{
-			subscription_check_takeover((CreateSubscriptionStmt *) stmt, saved.user, &row);
+			if (!taking_over)
+				subscription_check_takeover((CreateSubscriptionStmt *) stmt, saved.user, &row);
 			(void) subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET node_id = $3, region = pg_catalog.current_setting('onetrip.region'), "
 										"subid = $5, copying = " COPYING ", changed = pg_catalog.now() WHERE " NAMED,
 										name, InvalidOid, 0, subscription);
@@ -799,6 +1032,21 @@ subscription_after(Node *stmt, const Before *before)
 		(void) subscription_execute(SPI_OK_DELETE, DELETE_COPIED, name, InvalidOid, 0, subscription);
 	}
 	subscription_end(&saved);
+	if (taking_over)
+		return;
+	/*
+	 * The worker notes what else has changed, and where there is a majority.
+	 */
+	CommandCounterIncrement();
+	if (IsA(stmt, CreateSubscriptionStmt) && before->has_row)
+	{
+		subscription_forget_others(name, subscription);
+		CommandCounterIncrement();
+	}
+	if (IsA(stmt, CreateSubscriptionStmt) || IsA(stmt, DropSubscriptionStmt) || IsA(stmt, RenameStmt))
+		ot_subscription_note_definitions(name);
+	if (IsA(stmt, RenameStmt))
+		ot_subscription_note_definitions(((RenameStmt *) stmt)->newname);
 }
 
 static void

@@ -1,6 +1,8 @@
 -- Statements about subscriptions: they are the server's own, and what they are about is in a replicated row.
 -- (What the workers apply is in crates/lab/tests/cluster/subscription.rs.)
 SET client_min_messages = error;
+ALTER SYSTEM SET onetrip.subscription_move_after = -1;
+SELECT pg_reload_conf();
 CREATE TABLE followed (id int PRIMARY KEY);
 SELECT format('host=%s port=%s dbname=postgres', :'HOST', :'PORT') AS conninfo \gset
 \set rows 'SELECT subscription, relid, node_id, region, s.oid IS NOT NULL AS is_here, position, copying FROM onetrip.subscription_position p LEFT JOIN pg_subscription s ON s.oid = p.subid AND node_id = 1 ORDER BY 1, 2'
@@ -9,12 +11,28 @@ CREATE SUBSCRIPTION s CONNECTION 'dbname=nowhere' PUBLICATION p WITH (connect = 
 -- what does not change the row is no entry
 SELECT onetrip.position() AS before \gset
 COMMENT ON SUBSCRIPTION s IS 'of this server';
-ALTER SUBSCRIPTION s SET (binary = true);
-ALTER SUBSCRIPTION s CONNECTION 'dbname=elsewhere';
 ALTER SUBSCRIPTION s OWNER TO CURRENT_USER;
 SELECT onetrip.position() = :before AS nothing_travelled;
+-- but how it is made is known everywhere; later versions of PostgreSQL have more options
+\set definitions 'SELECT subscription, owner, connection, publications, enabled, options @> $${"binary": "true", "slot_name": "none", "streaming": "on"}$$ AS options, tables FROM onetrip.subscription_definition ORDER BY 1'
+CREATE ROLE "of s" SUPERUSER;
+SET ROLE "of s";
+CREATE SUBSCRIPTION made CONNECTION 'dbname=else''where' PUBLICATION p, "Q""q" WITH (connect = false, slot_name = NONE, binary = true, streaming = on);
+RESET ROLE;
+:definitions;
+ALTER SUBSCRIPTION made RENAME TO remade;
+:definitions;
+DROP SUBSCRIPTION remade;
+:definitions;
+DROP ROLE "of s";
 ALTER SUBSCRIPTION s RENAME TO renamed;
 :rows;
+CREATE ROLE monitors IN ROLE pg_monitor;
+SET ROLE monitors;
+SELECT count(*) FROM onetrip.subscription_position;
+SELECT count(*) FROM onetrip.subscription_definition;
+RESET ROLE;
+DROP ROLE monitors;
 
 -- rolled back with the rest
 BEGIN;
@@ -80,3 +98,5 @@ DROP SUBSCRIPTION IF EXISTS absent;
 DROP SUBSCRIPTION renamed;
 :rows;
 DROP TABLE followed;
+ALTER SYSTEM RESET onetrip.subscription_move_after;
+SELECT pg_reload_conf();

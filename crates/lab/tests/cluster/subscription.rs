@@ -10,7 +10,7 @@ use std::time::Duration;
 use onetrip_lab::torture::random::Random;
 
 use crate::kill9::whole_postgres;
-use crate::lab::{builder, number, start_from, subjects, text, until, Lab, Session, SOON};
+use crate::lab::{builder, fragile, number, start_from, subjects, text, until, Lab, Session, HEALED, SOON};
 
 const TABLES: &str =
     "create table thing (id int primary key, v text); create table part_of (id int primary key references thing);
@@ -25,6 +25,7 @@ async fn what_a_publisher_sends_arrives_once() {
     let about = "a subscription in one region: its rows in all, through crashes, and in another region afterwards";
     let builder =
         builder().postgres_setting("wal_level", "logical").postgres_setting("wal_retrieve_retry_interval", "500ms");
+    let builder = builder.postgres_setting("onetrip.subscription_move_after", "-1");
     let lab = start_from(name, about, builder).await;
     lab.session(2).await.must("create database source").await;
     let source = publisher(&lab).await;
@@ -49,6 +50,10 @@ async fn what_a_publisher_sends_arrives_once() {
         a_table_is_dropped_elsewhere_before_it_is_copied,
         refreshed_while_others_drop_tables,
         local_and_onetrip_tables_do_not_mix,
+        its_owner_is_changed_elsewhere,
+        moves_when_its_node_is_lost,
+        made_again_when_its_server_was_copied,
+        moves_back,
         dropped,
     );
 }
@@ -358,7 +363,12 @@ async fn refreshed_while_others_drop_tables(lab: &Lab) {
 /// What of a transaction would be in the log, and what not, cannot be told apart after a crash.
 async fn local_and_onetrip_tables_do_not_mix(lab: &Lab) {
     let (a, source) = (lab.session(0).await, publisher(lab).await);
+    let known = "select count(*) from onetrip.subscription_definition";
+    lab.shows(known, "1").await;
     a.must("alter table here set access method heap").await;
+    until("the subscription to be one that does not move", SOON, async || Ok(number(&a, known).await? == 0))
+        .await
+        .unwrap_or_else(|e| panic!("{e:#}"));
     source.must("insert into here values (1)").await;
     until("the row of the local table", SOON, async || Ok(number(&a, "select count(*) from here").await? == 1))
         .await
@@ -373,10 +383,124 @@ async fn local_and_onetrip_tables_do_not_mix(lab: &Lab) {
     a.must("delete from here; alter table here set access method onetrip").await;
     same(lab, "select string_agg(id::text, ' ') from there").await;
     lab.shows("select string_agg(id::text, ' ') from here", "2").await;
+    until("the subscription to be one that moves", SOON, async || Ok(number(&a, known).await? == 1))
+        .await
+        .unwrap_or_else(|e| panic!("{e:#}"));
+}
+
+/// The subscription of one region, roles of all.  Only the region of the subscription knows that the role owns it.
+async fn its_owner_is_changed_elsewhere(lab: &Lab) {
+    let (a, b) = (lab.session(0).await, lab.session(1).await);
+    a.must("create role keeper superuser; create role nobody").await;
+    a.must("alter subscription wanted owner to keeper").await;
+    let owner = "select owner from onetrip.subscription_definition";
+    until("the owner to be known", SOON, async || Ok(text(&b, owner).await? == "keeper"))
+        .await
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    let why = b.refused("drop role keeper").await;
+    assert_eq!(why.code().code(), "2BP01", "{}", why.message());
+    let why = b.refused("reassign owned by keeper to nobody").await;
+    assert_eq!(why.code().code(), "42501", "{}", why.message());
+    b.must("alter role keeper rename to minder").await;
+    moves(lab, "60s").await;
+    until("the new name to be known", SOON, async || Ok(text(&b, owner).await? == "minder"))
+        .await
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    again(&b, "reassign owned by minder to postgres").await;
+    again(&b, "drop role minder, nobody").await;
+    until("the owner to be known", SOON, async || Ok(text(&b, owner).await? == "postgres"))
+        .await
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    write(&publisher(lab).await, 3).await;
+    same(lab, SUM).await;
+}
+
+/// Sets how long the node of a subscription may be lost.
+async fn moves(lab: &Lab, after: &str) {
+    for session in lab.sessions().await {
+        session.must(&format!("alter system set onetrip.subscription_move_after = '{after}'")).await;
+        session.must("select pg_reload_conf()").await;
+    }
+}
+
+/// Stops region `from` while the publisher writes, and waits until the subscription goes on in region `to`.  When it
+/// is back, nothing is left of it there.
+async fn moves_from(lab: &Lab, from: usize, to: usize) {
+    let (done, writer) = keep_writing(lab, "select");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    lab.node(from).kill9().expect("kill the node");
+    whole_postgres(lab, from);
+    let there = lab.session(to).await;
+    let is_here = "select count(*) from pg_subscription s join onetrip.subscription_position p on p.relid = 0 and p.subid = s.oid and p.region = current_setting('onetrip.region')";
+    until("the subscription to move", 2 * SOON, async || Ok(number(&there, is_here).await? == 1))
+        .await
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    let before = number(&there, "select n from counter").await.unwrap();
+    until("the subscription to go on", 2 * SOON, async || {
+        Ok(number(&there, "select n from counter").await? > before + 20)
+    })
+    .await
+    .unwrap_or_else(|e| panic!("{e:#}"));
+    lab.node(from).restart().await.unwrap_or_else(|e| panic!("{e:#}"));
+    let former = lab.session(from).await;
+    until("the former subscription to be removed", 2 * SOON, async || {
+        Ok(number(&former, "select count(*) from pg_subscription").await? == 0)
+    })
+    .await
+    .unwrap_or_else(|e| panic!("{e:#}"));
+    done.store(true, Ordering::Relaxed);
+    writer.await.unwrap();
+    same(lab, SUM).await;
+    lab.shows("select count(*) from onetrip.subscription_position", "1").await;
+}
+
+/// The first of the others takes it: the second one would wait twice as long.
+async fn moves_when_its_node_is_lost(lab: &Lab) {
+    moves(lab, "6s").await;
+    moves_from(lab, 0, 1).await;
+}
+
+/// The server with the subscription is replaced by a copy of another one, which has none.
+async fn made_again_when_its_server_was_copied(lab: &Lab) {
+    moves(lab, "1h").await;
+    lab.session(1).await.must("alter system set onetrip.rebuild_after = '2s'").await;
+    lab.session(1).await.must("select pg_reload_conf()").await;
+    fragile(lab, "if current_setting('onetrip.region') = 'b' then raise 'not here: %', v; end if;").await;
+    lab.session(0).await.must("insert into fragile values (1, 'x')").await;
+    until("the server to be copied", HEALED, async || {
+        Ok(lab.node(1).folder().join("postgres.kept/PG_VERSION").is_file()
+            && number(&lab.connect(1).await?, "select count(*) from fragile").await? == 1)
+    })
+    .await
+    .unwrap_or_else(|e| panic!("{e:#}"));
+    until("the subscription to be there again", 2 * SOON, async || {
+        Ok(number(&*lab.session(1).await, "select count(*) from pg_subscription where subenabled").await? == 1)
+    })
+    .await
+    .unwrap_or_else(|e| panic!("{e:#}"));
+    write(&publisher(lab).await, 10).await;
+    same(lab, SUM).await;
+}
+
+/// A table that is published and that the former node did not follow is not followed by the other one either.
+async fn moves_back(lab: &Lab) {
+    let (a, source) = (lab.session(0).await, publisher(lab).await);
+    source.must("create table late (id int primary key); insert into late values (1)").await;
+    a.must("create table late (id int primary key)").await;
+    lab.everywhere().await;
+    drop(a);
+    moves(lab, "6s").await;
+    moves_from(lab, 1, 0).await;
+    source.must("insert into late values (2)").await;
+    write(&source, 3).await;
+    same(lab, SUM).await;
+    lab.shows("select count(*) from late", "0").await;
+    again(&lab.session(0).await, "alter subscription wanted refresh publication").await;
+    same(lab, "select string_agg(id::text, ' ' order by id) from late").await;
 }
 
 async fn dropped(lab: &Lab) {
     lab.session(0).await.must("drop subscription wanted").await;
-    lab.shows("select count(*) from onetrip.subscription_position", "0").await;
+    lab.shows("select (select count(*) from onetrip.subscription_position) + (select count(*) from onetrip.subscription_definition)", "0").await;
     assert_eq!(number(&*publisher(lab).await, "select count(*) from pg_replication_slots").await.unwrap(), 0);
 }
