@@ -89,6 +89,9 @@ CREATE TABLE onetrip.subscription_definition (
     options jsonb NOT NULL,
     tables text[] NOT NULL
 ) USING onetrip;
+-- Statistics would show in pg_stats what is in the table.
+ALTER TABLE onetrip.subscription_definition ALTER connection SET STATISTICS 0, ALTER options SET STATISTICS 0;
+ALTER TABLE onetrip.prepared ALTER write_set SET STATISTICS 0;
 COMMENT ON TABLE onetrip.subscription_definition IS
     'How another node makes a subscription whose node is lost: what it was made with, and the tables that it follows.';
 

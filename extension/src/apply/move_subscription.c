@@ -54,8 +54,13 @@
 /* The pause after a failure, such as a publisher that cannot be reached. */
 #define RETRY_MS 30000
 
-/* How long the publisher may take to answer. */
+/*
+ * How long the publisher may take to answer.  Each time that it takes longer, the
+ * connection stays with the process, which therefore ends after some times, and is
+ * started anew.
+ */
 #define PUBLISHER_MS 10000
+#define TIMEOUTS_MAX 20
 
 /* A subscription that is at another node, or that this server does not have. */
 typedef struct Elsewhere
@@ -113,6 +118,20 @@ move_subscription_known(const char *name, int node)
 	}
 	entry->seen = now;
 	return entry;
+}
+
+/* Runs a step, unless it has failed a moment ago.  Returns whether it has been done. */
+static bool
+move_subscription_try(OtStep step, void *what, TimestampTz *next)
+{
+	int			code;
+
+	if (ot_now() < *next)
+		return false;
+	if (ot_sql_worker_try(step, what, &code) == NULL)
+		return true;
+	*next = TimestampTzPlusMilliseconds(ot_now(), RETRY_MS);
+	return false;
 }
 
 /* ---- what others have taken over ---- */
@@ -285,6 +304,8 @@ move_subscription_here(void *what)
 static void
 move_subscription_look(void)
 {
+	static int	timeouts = 0;
+	static TimestampTz next = 0;
 	List	   *before = NIL;
 	List	   *now = NIL;
 	Elsewhere  *due = NULL;
@@ -292,7 +313,8 @@ move_subscription_look(void)
 	int			code;
 	char	   *failure;
 
-	(void) ot_sql_worker_try(move_subscription_read, &before, &code);
+	if (!move_subscription_try(move_subscription_read, &before, &next))
+		return;
 	foreach(lc, before)
 	{
 		if (move_subscription_is_due(lfirst(lc)) && due == NULL)
@@ -302,6 +324,8 @@ move_subscription_look(void)
 		return;
 	failure = ot_sql_worker_try(move_subscription_ask_publisher, due, &code);
 	disable_timeout(STATEMENT_TIMEOUT, false);
+	if (failure != NULL && code == ERRCODE_QUERY_CANCELED && ++timeouts == TIMEOUTS_MAX)
+		proc_exit(1);
 	if (failure == NULL)
 		(void) ot_sql_worker_try(move_subscription_read, &now, &code);
 	/* the publisher may have taken long to answer */
@@ -344,6 +368,7 @@ ot_move_subscription_main(Datum arg)
 {
 	HASHCTL		control = {.keysize = sizeof(((Known *) NULL)->key), .entrysize = sizeof(Known)};
 	MemoryContext context;
+	TimestampTz next_note = 0;
 	int			code;
 
 	ot_sql_worker_start(WORKER);
@@ -362,7 +387,7 @@ ot_move_subscription_main(Datum arg)
 			proc_exit(0);
 		if (!ot_read_only)
 		{
-			(void) ot_sql_worker_try(move_subscription_note_definitions, NULL, &code);
+			(void) move_subscription_try(move_subscription_note_definitions, NULL, &next_note);
 			if (ot_subscription_move_after_s >= 0)
 			{
 				move_subscription_remove_left_over();

@@ -24,6 +24,7 @@
 #include "access/htup_details.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_namespace.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
@@ -32,7 +33,23 @@
 
 static ExecutorCheckPerms_hook_type prev_check_perms = NULL;
 
-/* Has it been granted to this role, or to everybody? */
+/* Is it a relation of this extension, or a table's TOAST table? */
+static bool
+own_tables_contain(Oid relid, Oid schema)
+{
+	Oid			namespace = get_rel_namespace(relid);
+
+	if (namespace == PG_TOAST_NAMESPACE)
+	{
+		char	   *name = get_rel_name(relid);
+		Oid			of;
+
+		return name != NULL && sscanf(name, "pg_toast_%u", &of) == 1 && get_rel_namespace(of) == schema;
+	}
+	return namespace == schema;
+}
+
+/* Does it own the relation, or has that been granted to it, or to everybody?  Grants of columns do not count. */
 static bool
 own_tables_is_granted(Oid relid, Oid role, AclMode mode)
 {
@@ -44,7 +61,9 @@ own_tables_is_granted(Oid relid, Oid role, AclMode mode)
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	acl = SysCacheGetAttr(RELOID, tuple, Anum_pg_class_relacl, &isnull);
-	if (!isnull)
+	if (has_privs_of_role(role, ((Form_pg_class) GETSTRUCT(tuple))->relowner))
+		is_granted = true;
+	else if (!isnull)
 		is_granted = aclmask(DatumGetAclP(acl), role, ((Form_pg_class) GETSTRUCT(tuple))->relowner, mode, ACLMASK_ALL) == mode;
 	ReleaseSysCache(tuple);
 	return is_granted;
@@ -61,7 +80,7 @@ ot_own_tables_check(OT_CHECK_PERMS_PARAMETERS)
 		OtPermissions *each = lfirst(lc);
 		Oid			role = OidIsValid(each->checkAsUser) ? each->checkAsUser : GetUserId();
 
-		if (each->requiredPerms == 0 || superuser_arg(role) || get_rel_namespace(each->relid) != schema || !OidIsValid(schema) ||
+		if (each->requiredPerms == 0 || superuser_arg(role) || !OidIsValid(schema) || !own_tables_contain(each->relid, schema) ||
 			own_tables_is_granted(each->relid, role, each->requiredPerms))
 			continue;
 		if (raise)

@@ -248,6 +248,47 @@ subscription_check_table(void)
 #define DELETE_COPIED "DELETE FROM " TABLE " AS p WHERE p.node_id OPERATOR(pg_catalog.=) $3 AND p.subid OPERATOR(pg_catalog.=) $5 " \
 	"AND p.relid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid AND NOT EXISTS (SELECT " COPIED_FROM " AND r.srrelid OPERATOR(pg_catalog.=) p.relid)"
 
+/* The OIDs of a query's rows, in the present memory context. */
+static List *
+subscription_oids(const char *query, const char *name, Oid subscription)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *oids = NIL;
+	Context		saved;
+
+	subscription_begin(&saved);
+	(void) subscription_execute(SPI_OK_SELECT, query, name, InvalidOid, 0, subscription);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		bool		isnull;
+		Oid			oid = DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull));
+		MemoryContext old = MemoryContextSwitchTo(context);
+
+		oids = lappend_oid(oids, oid);
+		MemoryContextSwitchTo(old);
+	}
+	subscription_end(&saved);
+	return oids;
+}
+
+/*
+ * The workers of subscriptions may write what their owner may, also as a member of
+ * pg_write_all_data.  The tables of this extension are not for that
+ * (capture/own_tables.c).
+ */
+static void
+subscription_check_tables(const char *name, Oid subscription)
+{
+	List	   *own = subscription_oids("SELECT r.srrelid FROM pg_subscription_rel AS r JOIN pg_class AS c ON c.oid = r.srrelid "
+										"WHERE r.srsubid = $5 AND c.relnamespace = 'onetrip'::regnamespace", name, subscription);
+
+	if (own != NIL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("subscription \"%s\" cannot follow table \"onetrip.%s\", which is the server's own", name, get_rel_name(linitial_oid(own))),
+				 errhint("Take it out of the publication.")));
+}
+
 /* ---- in a worker ---- */
 
 #define HINT_ELSEWHERE \
@@ -364,6 +405,7 @@ subscription_begin_worker(void)
 		subscription_refuse_option("streaming = parallel", "streaming = on");
 
 	name = subscription_lock_catalogs();
+	subscription_check_tables(name, subscription);
 	subscription_begin(&saved);
 	found = subscription_read(name, subscription, InvalidOid, true, &row);
 	if (!found || !row.is_here)
@@ -686,29 +728,6 @@ ot_subscription_note_definitions(const char *name)
 	subscription_end(&saved);
 }
 
-/* The OIDs of a query's rows, in the present memory context. */
-static List *
-subscription_oids(const char *query, const char *name, Oid subscription)
-{
-	MemoryContext context = CurrentMemoryContext;
-	List	   *oids = NIL;
-	Context		saved;
-
-	subscription_begin(&saved);
-	(void) subscription_execute(SPI_OK_SELECT, query, name, InvalidOid, 0, subscription);
-	for (uint64 i = 0; i < SPI_processed; i++)
-	{
-		bool		isnull;
-		Oid			oid = DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull));
-		MemoryContext old = MemoryContextSwitchTo(context);
-
-		oids = lappend_oid(oids, oid);
-		MemoryContextSwitchTo(old);
-	}
-	subscription_end(&saved);
-	return oids;
-}
-
 /*
  * PostgreSQL takes all tables that are published now for complete.  Those that the
  * former node did not follow are not: a REFRESH copies them.
@@ -757,6 +776,8 @@ ot_subscription_take_over(const char *name, int node, Oid subscription)
 	Context		saved;
 	bool		found;
 
+	/* in the order of a statement */
+	LockRelationOid(SubscriptionRelationId, ShareRowExclusiveLock);
 	subscription_begin(&saved);
 	found = subscription_read(name, InvalidOid, InvalidOid, true, &row) && row.node == node && row.subscription == subscription &&
 		(row.copying == NULL || row.copying[0] == '\0');
@@ -790,6 +811,10 @@ ot_subscription_take_over(const char *name, int node, Oid subscription)
 	foreach(lc, tables)
 		OT_ADD_SUBSCRIPTION_TABLE(here, lfirst_oid(lc));
 	CommandCounterIncrement();
+	if (subscription_oids("SELECT s.oid FROM pg_subscription AS s WHERE s.oid = $5 AND " HAS_LOCAL_TABLES, name, here) != NIL)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_NOW),
+				 errmsg("subscription \"%s\" does not move by itself, since a table that it follows has become local", name)));
 	if (strcmp(owner, GetUserNameFromId(BOOTSTRAP_SUPERUSERID, false)) != 0)
 		subscription_run(psprintf("ALTER SUBSCRIPTION %s OWNER TO %s", quoted, quote_identifier(owner)));
 	if (enabled)
@@ -801,14 +826,15 @@ ot_subscription_take_over(const char *name, int node, Oid subscription)
 
 /*
  * Removes what is left here of a subscription that is at another node, if there is
- * a row that says so.  Nothing at the publisher is removed with it: the slots are
- * the other node's.  Called in a transaction of a superuser, with SPI.
+ * a row that says so, and the cluster knows how it is made.  Nothing at the
+ * publisher is removed with it: the slots are the other node's.  Called in a transaction of a superuser, with SPI.
  */
 void
 ot_subscription_remove(const char *name)
 {
 	const char *quoted = quote_identifier(name);
 	Oid			subscription;
+	ListCell   *lc;
 	Position	row;
 	Context		saved;
 	bool		found;
@@ -819,7 +845,8 @@ ot_subscription_remove(const char *name)
 	if (!OidIsValid(subscription))
 		return;
 	subscription_begin(&saved);
-	found = subscription_read(name, subscription, InvalidOid, false, &row) && !row.is_here;
+	found = subscription_read(name, subscription, InvalidOid, false, &row) && !row.is_here &&
+		subscription_execute(SPI_OK_SELECT, "SELECT FROM " DEFINITION_TABLE " WHERE subscription = $1", name, InvalidOid, 0, InvalidOid) > 0;
 	if (found)
 		ereport(LOG,
 				(errmsg("removing what is left here of subscription \"%s\"", name),
@@ -830,6 +857,13 @@ ot_subscription_remove(const char *name)
 	subscription_run(psprintf("ALTER SUBSCRIPTION %s DISABLE", quoted));
 	subscription_run(psprintf("ALTER SUBSCRIPTION %s SET (slot_name = NONE)", quoted));
 	/* for tables that are not complete, DROP would go to the publisher */
+	foreach(lc, subscription_oids("SELECT r.srrelid " COPIED_FROM, name, subscription))
+	{
+		char		origin[NAMEDATALEN];
+
+		OT_TABLE_ORIGIN_NAME(subscription, lfirst_oid(lc), origin);
+		replorigin_drop_by_name(origin, true, true);
+	}
 	RemoveSubscriptionRel(subscription, InvalidOid);
 	CommandCounterIncrement();
 	subscription_run(psprintf("DROP SUBSCRIPTION %s", quoted));
@@ -917,6 +951,24 @@ subscription_named_by(Node *stmt)
 			return NULL;
 		default:
 			return NULL;
+	}
+}
+
+/* May it change which tables are followed? */
+static bool
+subscription_changes_tables(Node *stmt)
+{
+	if (!IsA(stmt, AlterSubscriptionStmt))
+		return IsA(stmt, CreateSubscriptionStmt);
+	switch (((AlterSubscriptionStmt *) stmt)->kind)
+	{
+		case ALTER_SUBSCRIPTION_OPTIONS:
+		case ALTER_SUBSCRIPTION_CONNECTION:
+		case ALTER_SUBSCRIPTION_ENABLED:
+		case ALTER_SUBSCRIPTION_SKIP:
+			return false;
+		default:
+			return true;
 	}
 }
 
@@ -1026,9 +1078,10 @@ subscription_after(Node *stmt, const Before *before)
 									((RenameStmt *) stmt)->newname, InvalidOid, 0, before->subscription);
 	else
 	{
-		(void) subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET copying = " COPYING ", changed = pg_catalog.now() "
-									"WHERE " HERE " AND copying OPERATOR(pg_catalog.<>) " COPYING,
-									name, InvalidOid, 0, subscription);
+		/* whoever takes it over meanwhile does not know the tables */
+		if (subscription_changes_tables(stmt))
+			(void) subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET copying = " COPYING ", changed = pg_catalog.now() WHERE " HERE,
+										name, InvalidOid, 0, subscription);
 		(void) subscription_execute(SPI_OK_DELETE, DELETE_COPIED, name, InvalidOid, 0, subscription);
 	}
 	subscription_end(&saved);
@@ -1038,12 +1091,14 @@ subscription_after(Node *stmt, const Before *before)
 	 * The worker notes what else has changed, and where there is a majority.
 	 */
 	CommandCounterIncrement();
+	if (subscription_changes_tables(stmt) && OidIsValid(subscription))
+		subscription_check_tables(name, subscription);
 	if (IsA(stmt, CreateSubscriptionStmt) && before->has_row)
 	{
 		subscription_forget_others(name, subscription);
 		CommandCounterIncrement();
 	}
-	if (IsA(stmt, CreateSubscriptionStmt) || IsA(stmt, DropSubscriptionStmt) || IsA(stmt, RenameStmt))
+	if (subscription_changes_tables(stmt) || IsA(stmt, DropSubscriptionStmt) || IsA(stmt, RenameStmt))
 		ot_subscription_note_definitions(name);
 	if (IsA(stmt, RenameStmt))
 		ot_subscription_note_definitions(((RenameStmt *) stmt)->newname);

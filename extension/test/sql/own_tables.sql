@@ -27,6 +27,8 @@ SELECT c.oid::regclass AS readable FROM pg_class AS c
 INSERT INTO onetrip.subscription_definition VALUES ('x', 'postgres', '', '{}', true, '{}', '{}');
 COPY onetrip.prepared TO STDOUT;
 COPY onetrip.prepared FROM '/dev/null';
+SELECT count(*) FILTER (WHERE pg_temp.refused(format('SELECT * FROM %s', c.reltoastrelid::regclass)) <> 'refused') AS toast, count(*) > 3 AS many
+  FROM pg_class AS c WHERE c.relnamespace = 'onetrip'::regnamespace AND c.reltoastrelid <> 0;
 SELECT count(*) >= 0 AS views_are_read FROM onetrip.prepared_xacts, onetrip.jobs;
 RESET ROLE;
 SET ROLE monitors;

@@ -45,6 +45,7 @@ async fn what_a_publisher_sends_arrives_once() {
         nothing_is_lost_that_has_disabled_it,
         killed_while_a_publisher_writes,
         refused_where_it_would_begin_anew,
+        refused_for_tables_of_the_server,
         taken_over_by_another_region,
         taken_over_from_one_that_lives,
         a_table_is_dropped_elsewhere_before_it_is_copied,
@@ -252,6 +253,16 @@ async fn refused_where_it_would_begin_anew(lab: &Lab) {
     assert!(why.hint().is_some_and(|hint| hint.contains("create_slot = false")), "{why:?}");
     let why = b.refused(&create(lab, "with (two_phase = true)")).await;
     assert_eq!(why.code().code(), "0A000", "{}", why.message());
+}
+
+/// The tables of schema onetrip are the server's own, also for a worker whose owner may write all data.
+async fn refused_for_tables_of_the_server(lab: &Lab) {
+    let (a, source) = (lab.session(0).await, publisher(lab).await);
+    source.must("create schema onetrip; create table onetrip.left_out (log_index bigint primary key)").await;
+    let why = a.refused("alter subscription wanted refresh publication").await;
+    assert_eq!(why.code().code(), "42501", "{}", why.message());
+    assert!(why.message().contains("onetrip.left_out"), "{}", why.message());
+    source.must("drop schema onetrip cascade").await;
 }
 
 /// The first region is stopped, another one goes on, and the first one applies nothing when it is back.
