@@ -72,7 +72,7 @@ own_tables_is_granted(Oid relid, Oid role, AclMode mode)
 static bool
 ot_own_tables_check(OT_CHECK_PERMS_PARAMETERS)
 {
-	Oid			schema = get_namespace_oid("onetrip", true);
+	Oid			schema = InvalidOid;
 	ListCell   *lc;
 
 	foreach(lc, OT_CHECK_PERMS_LIST)
@@ -80,7 +80,11 @@ ot_own_tables_check(OT_CHECK_PERMS_PARAMETERS)
 		OtPermissions *each = lfirst(lc);
 		Oid			role = OidIsValid(each->checkAsUser) ? each->checkAsUser : GetUserId();
 
-		if (each->requiredPerms == 0 || superuser_arg(role) || !OidIsValid(schema) || !own_tables_contain(each->relid, schema) ||
+		if (each->requiredPerms == 0 || superuser_arg(role))
+			continue;
+		if (!OidIsValid(schema))
+			schema = get_namespace_oid("onetrip", true);
+		if (!OidIsValid(schema) || !own_tables_contain(each->relid, schema) ||
 			own_tables_is_granted(each->relid, role, each->requiredPerms))
 			continue;
 		if (raise)
