@@ -54,6 +54,9 @@
 /* The pause after a failure, such as a publisher that cannot be reached. */
 #define RETRY_MS 30000
 
+/* A statement that waits for a publisher holds the catalog, and who waits for that holds up all workers. */
+#define LOCK_TIMEOUT_MS "2000"
+
 /*
  * How long the publisher may take to answer.  Each time that it takes longer, the
  * connection stays with the process, which therefore ends after some times, and is
@@ -372,6 +375,7 @@ ot_move_subscription_main(Datum arg)
 	int			code;
 
 	ot_sql_worker_start(WORKER);
+	ot_sql_worker_set("lock_timeout", LOCK_TIMEOUT_MS);
 	known = hash_create("onetrip lost subscriptions", 16, &control, HASH_ELEM | HASH_BLOBS);
 	context = AllocSetContextCreate(TopMemoryContext, "onetrip subscriptions", ALLOCSET_DEFAULT_SIZES);
 	for (;;)

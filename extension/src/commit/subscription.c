@@ -776,7 +776,7 @@ ot_subscription_take_over(const char *name, int node, Oid subscription)
 	Context		saved;
 	bool		found;
 
-	/* in the order of a statement */
+	/* the catalog comes before the row, as in a statement */
 	LockRelationOid(SubscriptionRelationId, ShareRowExclusiveLock);
 	subscription_begin(&saved);
 	found = subscription_read(name, InvalidOid, InvalidOid, true, &row) && row.node == node && row.subscription == subscription &&
@@ -827,7 +827,8 @@ ot_subscription_take_over(const char *name, int node, Oid subscription)
 /*
  * Removes what is left here of a subscription that is at another node, if there is
  * a row that says so, and the cluster knows how it is made.  Nothing at the
- * publisher is removed with it: the slots are the other node's.  Called in a transaction of a superuser, with SPI.
+ * publisher is removed with it: the slots are the other node's.  Called in a
+ * transaction of a superuser, with SPI.
  */
 void
 ot_subscription_remove(const char *name)
@@ -1087,9 +1088,7 @@ subscription_after(Node *stmt, const Before *before)
 	subscription_end(&saved);
 	if (taking_over)
 		return;
-	/*
-	 * The worker notes what else has changed, and where there is a majority.
-	 */
+	/* what else has changed, the worker notes when it can */
 	CommandCounterIncrement();
 	if (subscription_changes_tables(stmt) && OidIsValid(subscription))
 		subscription_check_tables(name, subscription);

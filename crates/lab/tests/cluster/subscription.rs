@@ -141,6 +141,16 @@ fn keep_writing(lab: &Lab, also: &str) -> (Arc<AtomicBool>, tokio::task::JoinHan
     (done, writer)
 }
 
+/// Waits until 20 more transactions of the publisher are shown.
+async fn goes_on(session: &Session) {
+    let before = number(session, "select n from counter").await.unwrap_or_else(|e| panic!("{e:#}"));
+    until("the subscription to go on", 2 * SOON, async || {
+        Ok(number(session, "select n from counter").await? > before + 20)
+    })
+    .await
+    .unwrap_or_else(|e| panic!("{e:#}"));
+}
+
 /// Kills the subscription's server, its node, or both.
 async fn kill(lab: &Lab, round: u64, random: &mut Random) {
     match round % 3 {
@@ -232,12 +242,7 @@ async fn killed_while_a_publisher_writes(lab: &Lab) {
     let mut random = Random::new(20261127);
     let b = lab.session(1).await;
     for round in 0..6 {
-        let before = number(&b, "select n from counter").await.unwrap();
-        until("the subscription to go on", 2 * SOON, async || {
-            Ok(number(&b, "select n from counter").await? > before + 20)
-        })
-        .await
-        .unwrap_or_else(|e| panic!("round {round}: {e:#}"));
+        goes_on(&b).await;
         tokio::time::sleep(Duration::from_millis(random.draw(300))).await;
         kill(lab, round, &mut random).await;
     }
@@ -438,20 +443,15 @@ async fn moves(lab: &Lab, after: &str) {
 /// is back, nothing is left of it there.
 async fn moves_from(lab: &Lab, from: usize, to: usize) {
     let (done, writer) = keep_writing(lab, "select");
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let there = lab.session(to).await;
+    goes_on(&there).await;
     lab.node(from).kill9().expect("kill the node");
     whole_postgres(lab, from);
-    let there = lab.session(to).await;
     let is_here = "select count(*) from pg_subscription s join onetrip.subscription_position p on p.relid = 0 and p.subid = s.oid and p.region = current_setting('onetrip.region')";
     until("the subscription to move", 2 * SOON, async || Ok(number(&there, is_here).await? == 1))
         .await
         .unwrap_or_else(|e| panic!("{e:#}"));
-    let before = number(&there, "select n from counter").await.unwrap();
-    until("the subscription to go on", 2 * SOON, async || {
-        Ok(number(&there, "select n from counter").await? > before + 20)
-    })
-    .await
-    .unwrap_or_else(|e| panic!("{e:#}"));
+    goes_on(&there).await;
     lab.node(from).restart().await.unwrap_or_else(|e| panic!("{e:#}"));
     let former = lab.session(from).await;
     until("the former subscription to be removed", 2 * SOON, async || {
