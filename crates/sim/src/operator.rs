@@ -77,9 +77,14 @@ impl World {
         }
     }
 
-    /// Nodes that came with an older release meanwhile get the one that they need.
+    /// Nodes that came with an older release meanwhile get the one that they need.  While faults go on, a level that
+    /// is to come into force waits until chance gives them that release.
     fn upgrade(&mut self) {
-        let level = self.ctx.checker.newest_members().level;
+        let wanted = match self.operator.job {
+            Some(Job::Raise(level)) if self.phase != Phase::Safety => level,
+            _ => Level(0),
+        };
+        let level = self.ctx.checker.newest_members().level.max(wanted);
         for i in 0..self.machines.len() {
             if self.machines[i].node.as_ref().is_some_and(|n| n.body.release < level) {
                 self.ctx.events.add("older release replaced");

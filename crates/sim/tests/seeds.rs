@@ -28,6 +28,12 @@ fn the_last_members_with_the_rows_stay() {
     passes(1795522731647156493);
 }
 
+/// A format level was to come into force, and two nodes had got an older release before everything healed.
+#[test]
+fn a_level_comes_into_force_once_all_know_it() {
+    passes(1795816272005590621);
+}
+
 #[test]
 fn fresh_seeds_pass() {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
