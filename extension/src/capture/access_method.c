@@ -33,6 +33,7 @@
 #include "commands/defrem.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -70,6 +71,9 @@ static AsHeap *as_heap = NULL;
 static void
 access_method_keep_as_heap(Datum arg, Oid relid)
 {
+	/* FATAL ends no AS_HEAP, and frees the relations */
+	if (proc_exit_inprogress)
+		as_heap = NULL;
 	for (AsHeap *at = as_heap; at != NULL; at = at->outer)
 	{
 		for (int i = 0; i < 2; i++)

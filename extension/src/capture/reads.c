@@ -409,7 +409,7 @@ ot_reads_found_in_the_way(Relation rel, TupleTableSlot *slot)
 		TransactionIdIsCurrentTransactionId(DatumGetTransactionId(slot_getsysattr(slot, MinTransactionIdAttributeNumber,
 																				  &isnull))))
 		return;
-	if (ot_capture_identity_hash(ot_rel_info(rel), slot, &hash))
+	if (!ot_rel_info_is_being_built(rel) && ot_capture_identity_hash(ot_rel_info(rel), slot, &hash))
 		reads_note_row(RelationGetRelid(rel), hash);
 	else
 		reads_table_read(RelationGetRelid(rel))->whole = true;
@@ -450,6 +450,8 @@ reads_is_point_scan(PointScan *scan, Relation rel, Relation index, ScanKey keys,
 	int			i = 0;
 
 	if (index->rd_rel->relam != BTREE_AM_OID)
+		return false;
+	if (ot_rel_info_is_being_built(rel))
 		return false;
 	info = ot_rel_info(rel);
 	while (i < info->nindexes && info->indexes[i].oid != RelationGetRelid(index))

@@ -92,6 +92,8 @@ static HTAB *infos = NULL;
 static bool
 rel_info_has_index(OtRelInfo *info, Oid relid)
 {
+	if (info->building)
+		return true;
 	for (int i = 0; info->valid && info->context && i < info->nindexes; i++)
 	{
 		if (info->indexes[i].oid == relid)
@@ -627,24 +629,15 @@ rel_info_note_search_index(OtRelInfo *info, Relation rel, Relation index_rel, do
 
 /* ---- entries ---- */
 
+/* Fills an entry that is empty but for its context. */
 static void
 rel_info_build_entry(OtRelInfo *info, Relation rel)
 {
-	MemoryContext old;
+	MemoryContext old = MemoryContextSwitchTo(info->context);
 	List	   *index_oids;
 	Oid			identity;
 	double		search_best = 0;
 	ListCell   *lc;
-
-	if (info->context)
-		MemoryContextDelete(info->context);
-	info->context = NULL;
-	info->nindexes = 0;
-	/* While building, an invalidation must still be able to reach the entry. */
-	info->valid = true;
-	info->context = AllocSetContextCreate(CacheMemoryContext, "onetrip table",
-										  ALLOCSET_SMALL_SIZES);
-	old = MemoryContextSwitchTo(info->context);
 
 	info->table = ot_hash_table(get_namespace_name(RelationGetNamespace(rel)),
 								RelationGetRelationName(rel));
@@ -653,18 +646,11 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 	if (!OidIsValid(identity))
 		identity = OT_PRIMARY_KEY_INDEX(rel);
 	info->identity = -1;
-	info->search_index = InvalidOid;
-	info->runs_functions = false;
-	info->runs_users_code = false;
-	info->incomparable = InvalidOid;
 	info->misrouted_by = rel_info_find_misrouting(rel);
 	info->locking = !ot_is_apply_worker && ot_has_locking_label(rel);
 	index_oids = RelationGetIndexList(rel);
 	info->indexes = palloc(sizeof(OtIndex) * Max(list_length(index_oids), 1));
-	info->nwhole_indexes = 0;
-	info->in_whole_indexes = NULL;
 	info->whole_indexes = palloc(sizeof(OtWholeIndex) * Max(list_length(index_oids), 1));
-	info->nrunning_indexes = 0;
 	info->running_indexes = palloc(sizeof(OtRunningIndex) * Max(list_length(index_oids), 1));
 	foreach(lc, index_oids)
 	{
@@ -714,13 +700,69 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 		OT_ATTRIBUTE_CHANGED(info->as_given, i);
 	}
 	info->columns = palloc(sizeof(OtColumn) * Max(info->natts, 1));
-	info->contains_names = false;
 	for (int i = 0; i < info->natts; i++)
 	{
 		rel_info_describe_column(&info->columns[i], TupleDescAttr(RelationGetDescr(rel), i));
 		info->contains_names |= info->columns[i].contains_names;
 	}
 	MemoryContextSwitchTo(old);
+}
+
+/*
+ * Gives back what an entry had before it was built anew.  In a SERIALIZABLE
+ * transaction a function of an index that reads its own table gets here while the
+ * row that it is computed for is being captured, which needs it still.
+ */
+static void
+rel_info_give_back(MemoryContext context)
+{
+	if (context == NULL)
+		return;
+	if (IsolationIsSerializable() && IsTransactionState())
+		MemoryContextSetParent(context, TopTransactionContext);
+	else
+		MemoryContextDelete(context);
+}
+
+static void
+rel_info_build(OtRelInfo *info, Relation rel)
+{
+	OtRelInfo	made = {.relid = info->relid};
+
+	made.context = AllocSetContextCreate(CacheMemoryContext, "onetrip table",
+										 ALLOCSET_SMALL_SIZES);
+	/* While building, an invalidation must still be able to reach the entry. */
+	info->valid = true;
+	info->building = true;
+	PG_TRY();
+	{
+		rel_info_build_entry(&made, rel);
+	}
+	PG_CATCH();
+	{
+		/* After an error the entry is built again. */
+		info->valid = false;
+		info->building = false;
+		MemoryContextDelete(made.context);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	rel_info_give_back(info->context);
+	made.valid = info->valid;
+	*info = made;
+}
+
+/*
+ * Does a function run that PostgreSQL calls to simplify an expression of one of the
+ * table's indexes, while its entry is being built?
+ */
+bool
+ot_rel_info_is_being_built(Relation rel)
+{
+	Oid			relid = RelationGetRelid(rel);
+	OtRelInfo  *info = infos ? hash_search(infos, &relid, HASH_FIND, NULL) : NULL;
+
+	return info != NULL && info->building;
 }
 
 /* The result is valid until the next call; rel must be open and locked. */
@@ -736,22 +778,16 @@ ot_rel_info(Relation rel)
 	info = hash_search(infos, &relid, HASH_ENTER, &found);
 	if (!found)
 	{
-		info->valid = false;
-		info->context = NULL;
+		MemSet(info, 0, sizeof(*info));
+		info->relid = relid;
 	}
+	if (info->building)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("a function that an index of table \"%s\" uses changes the table",
+						RelationGetRelationName(rel)),
+				 errhint("Functions of indexes must not have side effects.")));
 	if (!info->valid)
-	{
-		/* After an error the entry is built again. */
-		PG_TRY();
-		{
-			rel_info_build_entry(info, rel);
-		}
-		PG_CATCH();
-		{
-			info->valid = false;
-			PG_RE_THROW();
-		}
-		PG_END_TRY();
-	}
+		rel_info_build(info, rel);
 	return info;
 }

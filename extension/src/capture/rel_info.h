@@ -70,6 +70,7 @@ typedef struct OtRelInfo
 {
 	Oid			relid;			/* hash key, first */
 	bool		valid;
+	bool		building;		/* the rest is old or empty */
 	MemoryContext context;
 	OtHash		table;
 	bool		locking;		/* its rows are locked at the leader first (locking_table.c) */
@@ -96,4 +97,5 @@ typedef struct OtRelInfo
 } OtRelInfo;
 
 extern OtRelInfo *ot_rel_info(Relation rel);
+extern bool ot_rel_info_is_being_built(Relation rel);
 #endif							/* ONETRIP_REL_INFO_H */

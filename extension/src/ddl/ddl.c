@@ -144,6 +144,7 @@ static needs_fmgr_hook_type prev_needs_fmgr = NULL;
 static fmgr_hook_type prev_fmgr = NULL;
 
 static int	utility_depth = 0;	/* nested utility calls in this process */
+static MemoryContext kept_context = NULL;	/* was ErrorContext, in the innermost one */
 static Recorded *recorded = NULL;	/* the innermost recorded statement */
 static Truncation *truncation = NULL;	/* the innermost statement, if it is a
 										 * TRUNCATE */
@@ -429,10 +430,33 @@ ddl_before_build(Relation index)
 }
 
 /*
+ * In PostgreSQL 15 xml_is_well_formed() leaves ErrorContext as the current
+ * context if the text is not, and the default of a new column is computed without
+ * a context of its own.  The statement goes on to allocate there, for instance the
+ * context of an event trigger, and the next error that is caught frees all that
+ * under its feet.  So what is in ErrorContext then is kept until the end of the
+ * transaction, and there is a new one.
+ *
+ * Called in the hooks that run before any function that might catch an error.
+ */
+static void
+ddl_keep_error_context(void)
+{
+	MemoryContext left = ErrorContext;
+
+	if (likely(CurrentMemoryContext != left && left->firstchild == NULL) || TopTransactionContext == NULL)
+		return;
+	ErrorContext = AllocSetContextCreate(TopMemoryContext, "ErrorContext", 8 * 1024, 8 * 1024, 8 * 1024);
+	/* as PostgreSQL makes it */
+	MemoryContextAllowInCriticalSection(ErrorContext, true);
+	MemoryContextSetParent(left, TopTransactionContext);
+	kept_context = left;
+}
+
+/*
  * Calls the previous hook, `prev`, or standard_ProcessUtility(), with `node`
- * in place of the statement's own tree.  Then restores the memory context if
- * necessary: a default that calls xml_is_well_formed() leaves ErrorContext as
- * the current one, and only a portal switches back to its own.
+ * in place of the statement's own tree.  Then leaves ErrorContext, if it has
+ * become the current one: only a portal switches back to its own.
  */
 void
 ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
@@ -442,6 +466,7 @@ ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
 						QueryCompletion *completion)
 {
 	MemoryContext context_before = CurrentMemoryContext;
+	MemoryContext outer_kept = kept_context;
 
 	if (node != pstmt->utilityStmt)
 	{
@@ -452,14 +477,16 @@ ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
 		pstmt = copy;
 		read_only_tree = false;
 	}
+	kept_context = NULL;
 	if (prev)
 		prev(pstmt, query, read_only_tree, context, params, env, dest, completion);
 	else
 		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
 								env, dest, completion);
 	/* other changes are intended: VACUUM ends transactions */
-	if (CurrentMemoryContext == ErrorContext)
+	if (CurrentMemoryContext == ErrorContext || CurrentMemoryContext == kept_context)
 		MemoryContextSwitchTo(context_before);
+	kept_context = outer_kept;
 }
 
 static bool
@@ -750,6 +777,7 @@ static void
 ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 					 int sub_id, void *arg)
 {
+	ddl_keep_error_context();
 	if (prev_object_access)
 		prev_object_access(access, class_id, object_id, sub_id, arg);
 
@@ -833,6 +861,7 @@ ddl_is_for_event_trigger(Oid function)
 static bool
 ot_ddl_needs_fmgr_hook(Oid function)
 {
+	ddl_keep_error_context();
 	if (prev_needs_fmgr && prev_needs_fmgr(function))
 		return true;
 	return unlikely(recorded != NULL) && ddl_is_for_event_trigger(function);

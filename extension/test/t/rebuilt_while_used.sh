@@ -1,5 +1,5 @@
 # Goal: when a table's cached description is invalidated at any moment, as GRANT and VACUUM do, all work on the table
-#       still succeeds: rows with long values are applied, indexes are built, the table is rewritten.
+#       still succeeds: rows with long values are applied and captured, indexes are built, the table is rewritten.
 # Method: do these over and over while another session changes a row of pg_attribute.  A crash shows in the server's log.
 
 query "CREATE SCHEMA rebuilt;
@@ -12,7 +12,17 @@ query "CREATE SCHEMA rebuilt;
        BEGIN
            EXECUTE 'SELECT FROM pg_catalog.pg_language WHERE oid = ' || v;
            RETURN v;
-       END \$\$" ||
+       END \$\$;
+       -- While a row of this table is captured, the function of its index looks at the table, in SERIALIZABLE.
+       CREATE TABLE rebuilt.lying (id int PRIMARY KEY, v int);
+       CREATE FUNCTION rebuilt.lies(n int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS \$\$
+       DECLARE
+           there int;
+       BEGIN
+           EXECUTE 'SELECT v FROM rebuilt.lying WHERE id = ' || n INTO there;
+           RETURN n;
+       END \$\$;
+       CREATE UNIQUE INDEX lying_by_lies ON rebuilt.lying (rebuilt.lies(v))" ||
     wrong="the schema was not made
 "
 cat >"$work/rebuilt.sql" <<'SQL'
@@ -51,19 +61,24 @@ CLUSTER rebuilt.indexed USING by_same;
 VACUUM FULL rebuilt.indexed;
 REINDEX INDEX rebuilt.by_same;
 SELECT count(*) FROM rebuilt.indexed WHERE v >= 0;
+SET enable_seqscan = off;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+INSERT INTO rebuilt.lying SELECT g, g FROM generate_series(1, 3000) g;
+SELECT count(*) FROM rebuilt.lying;
+ROLLBACK;
 SQL
 # Invalidates both tables' cached descriptions, over and over.
 query "DO \$\$ BEGIN
            FOR i IN 1..1000000 LOOP
                UPDATE pg_attribute SET attstattarget = i % 100
-                   WHERE attrelid IN ('rebuilt.t'::regclass, 'rebuilt.indexed'::regclass) AND attname = 'id';
+                   WHERE attrelid IN ('rebuilt.t'::regclass, 'rebuilt.indexed'::regclass, 'rebuilt.lying'::regclass) AND attname = 'id';
                COMMIT;
            END LOOP;
        END \$\$" >"$work/rebuilt.log" 2>&1 &
 other=$!
 got=$("$bin_dir/psql" -h 127.0.0.1 -p "$port" -U postgres -d onetrip -X -q -A -t -v ON_ERROR_STOP=1 -f "$work/rebuilt.sql" 2>&1 |
     tr '\n' ' ')
-[ "$got" = "true 2000 " ] || wrong="${wrong}working on a table whose cached description is invalidated: $got
+[ "$got" = "true 2000 3000 " ] || wrong="${wrong}working on a table whose cached description is invalidated: $got
 "
 query "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE 'DO%attstattarget%' AND pid <> pg_backend_pid()" >/dev/null || true
 wait "$other" 2>/dev/null || true

@@ -350,6 +350,22 @@ async fn after_an_error_within_a_function(lab: &Lab, home: &Session) {
     .await;
     lab.shows("select string_agg(w0::text || w2, ' ') || count(*) from public.like_this", "falsefalse falsefalse2")
         .await;
+    // The list of children is allocated between one such default and the next.
+    home.must(
+        "create table public.tree (id int) partition by list (id);
+         do $$ begin
+             for i in 1..9 loop execute format('create table public.tree_%s partition of public.tree for values in (%s)', i, i); end loop;
+         end $$;
+         alter table public.tree add column w boolean default xml_is_well_formed_content('<a>' || current_date),
+             add column x boolean default xml_is_well_formed_content('<b>' || current_date)",
+    )
+    .await;
+    lab.shows(
+        "select count(*) from pg_attribute where attrelid::regclass::text ~ '^tree' and attname in ('w', 'x')",
+        "20",
+    )
+    .await;
+    home.must("drop table public.tree").await;
 }
 
 /// Makes the servers differ in their OIDs, and in settings that an operator may choose for each server.
