@@ -193,3 +193,10 @@ UPDATE pg_catalog.pg_depend SET deptype = 'a'
  WHERE classid = 'pg_catalog.pg_class'::pg_catalog.regclass
    AND objid = 'pg_catalog.onetrip_large_objects'::pg_catalog.regclass
    AND refclassid = 'pg_catalog.pg_opclass'::pg_catalog.regclass;
+
+-- ---- jobs ----
+
+COMMENT ON TABLE onetrip.job_here IS
+    'Indexes that this server builds by itself (CREATE INDEX and REINDEX CONCURRENTLY); written with the statement, and by the job worker.';
+COMMENT ON VIEW onetrip.jobs IS
+    'Indexes of CREATE INDEX and REINDEX CONCURRENTLY in each region: building, built, done, or failed with an error; progress of this region only.';

@@ -1,8 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * jobs.c
- *	  The job worker: builds in this server what CREATE INDEX CONCURRENTLY of any
- *	  region has left to it, and tells the other regions how far it is.
+ *	  The job worker: builds in this server what CREATE INDEX CONCURRENTLY and
+ *	  REINDEX CONCURRENTLY of any region have left to it, and tells the other regions
+ *	  how far it is.
  *
  * What there is to do stands in onetrip.job_here, a local table with the OIDs of
  * this server; an index is done when it is valid (ddl/ddl_index.c).  So nothing
@@ -17,8 +18,9 @@
  * which a job holds has it cancelled after onetrip.max_apply_delay.  It is never
  * in the way of a turn.
  *
- * A unique index that is built in all regions which are there is made valid by
- * one of them, with an entry of the log.  It does not matter which one does that,
+ * Some indexes get a second entry of the log once they are built in all regions
+ * which are there: a unique one becomes valid, and one of REINDEX CONCURRENTLY takes
+ * the place of the first (ddl/ddl_reindex.c).  One of the regions proposes it.  It does not matter which one does that,
  * or whether it has heard of all others: what makes it safe is in the entry.
  * Others are waited for so that they need not build the index in their turn.
  *
@@ -51,15 +53,15 @@
 #define RETRY_MS 1000
 #define RETRY_MAX_MS 60000
 /*
- * How often it looks while a unique index waits to be made valid, and how long
- * the pauses get between questions whether others have built it, which all
- * nodes answer: a part of how long it has waited.
+ * How often it looks while an index waits for its second entry, and how long the
+ * pauses get between questions whether others have built it, which all nodes
+ * answer, and between attempts to lock its table: a part of how long it has waited.
  */
 #define WAITING_MS 200
 #define ASK_PART 4
 #define ASK_MAX_MS 10000
 /*
- * If nobody has made it valid for so long, the next region does, in the order of
+ * If nobody has proposed it for so long, the next region does, in the order of
  * their nodes' numbers: two at once would be in each other's way.
  */
 #define TAKE_OVER_MS 3000
@@ -68,8 +70,9 @@ typedef struct Job
 {
 	Oid			index;
 	Oid			table;			/* InvalidOid: the index is gone */
-	bool		unique;
-	bool		built;			/* a unique one that is not valid yet */
+	bool		second;			/* gets a second entry */
+	bool		built;			/* and waits for it */
+	char	   *statement;
 	char	   *search_path;
 } Job;
 
@@ -83,7 +86,7 @@ typedef struct Failed
 
 static HTAB *failed = NULL;
 
-/* What this process knows of a unique index that is built, and waits. */
+/* What this process knows of an index that is built, and waits for its second entry. */
 typedef struct Waiting
 {
 	Oid			index;
@@ -103,8 +106,10 @@ jobs_may_be_there(void)
 	return ot_sql_worker_may_have_rows(tables, lengthof(tables));
 }
 
-/* A unique index that waits to be made valid (ddl/ddl_index.c). */
-#define BUILT "(i.indisunique AND i.indisready AND j.sqlstate IS NOT DISTINCT FROM '00000')"
+/* An index that waits for its second entry (ddl/ddl_index.c). */
+#define BUILT "(i.indisready AND j.sqlstate IS NOT DISTINCT FROM '00000')"
+/* An index of REINDEX CONCURRENTLY, which VACUUM FULL may have made valid. */
+#define IS_COPY "j.statement ^@ 'REINDEX'"
 
 /*
  * The jobs that are not done, or whose index is gone.  The list is in
@@ -116,9 +121,9 @@ jobs_read(MemoryContext context)
 	List	   *jobs = NIL;
 
 	ot_sql_worker_begin();
-	ot_sql_worker_execute("SELECT j.index, i.indrelid, j.search_path, i.indisunique, " BUILT " FROM onetrip.job_here j "
-				 "LEFT JOIN pg_index i ON i.indexrelid = j.index AND i.indislive "
-				 "WHERE i.indexrelid IS NULL OR NOT i.indisvalid ORDER BY j.since, j.index", SPI_OK_SELECT);
+	ot_sql_worker_execute("SELECT j.index, i.indrelid, j.search_path, i.indisunique OR " IS_COPY ", " BUILT ", j.statement "
+				 "FROM onetrip.job_here j LEFT JOIN pg_index i ON i.indexrelid = j.index AND i.indislive "
+				 "WHERE i.indexrelid IS NULL OR NOT i.indisvalid OR " IS_COPY " ORDER BY j.since, j.index", SPI_OK_SELECT);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		HeapTuple	row = SPI_tuptable->vals[i];
@@ -133,8 +138,9 @@ jobs_read(MemoryContext context)
 		if (gone)
 			job->table = InvalidOid;
 		job->search_path = TextDatumGetCString(SPI_getbinval(row, desc, 3, &isnull));
-		job->unique = !gone && DatumGetBool(SPI_getbinval(row, desc, 4, &isnull));
+		job->second = !gone && DatumGetBool(SPI_getbinval(row, desc, 4, &isnull));
 		job->built = !gone && DatumGetBool(SPI_getbinval(row, desc, 5, &isnull));
+		job->statement = TextDatumGetCString(SPI_getbinval(row, desc, 6, &isnull));
 		jobs = lappend(jobs, job);
 		MemoryContextSwitchTo(old);
 	}
@@ -199,7 +205,7 @@ jobs_build(void *what)
 		return;
 	}
 	ot_sql_worker_set("search_path", job->search_path);
-	pgstat_report_activity(STATE_RUNNING, "CREATE INDEX CONCURRENTLY");
+	pgstat_report_activity(STATE_RUNNING, job->statement);
 	ot_index_build(job->table, job->index);
 	UnlockRelationIdForSession(&locked, ShareUpdateExclusiveLock);
 	CommitTransactionCommand();
@@ -211,9 +217,9 @@ jobs_build(void *what)
 	"SELECT current_setting('onetrip.node_id')::integer AS node_id, " \
 	"format('%I.%I', n.nspname, c.relname) AS index, current_setting('onetrip.region') AS region, " \
 	"format('%I.%I', tn.nspname, t.relname) AS \"table\", j.statement, " \
-	"CASE WHEN i.indisvalid THEN 'done' WHEN j.error IS NOT NULL THEN 'failed' " \
+	"CASE WHEN i.indisvalid AND NOT " IS_COPY " THEN 'done' WHEN j.error IS NOT NULL THEN 'failed' " \
 	"WHEN " BUILT " THEN 'built' ELSE 'building' END AS state, " \
-	"j.attempts, CASE WHEN NOT i.indisvalid THEN j.error END AS error, j.since " \
+	"j.attempts, CASE WHEN NOT i.indisvalid OR " IS_COPY " THEN j.error END AS error, j.since " \
 	"FROM onetrip.job_here j JOIN pg_index i ON i.indexrelid = j.index " \
 	"JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace " \
 	"JOIN pg_class t ON t.oid = i.indrelid JOIN pg_namespace tn ON tn.oid = t.relnamespace"
@@ -279,9 +285,9 @@ jobs_is_built_everywhere(const Job *job, int *before)
 	return everywhere;
 }
 
-/* Has a unique index that is built made valid in all regions, if it is time for that. */
+/* Proposes the second entry about an index that is built, if it is time for that. */
 static void
-jobs_make_valid(void *what)
+jobs_propose(void *what)
 {
 	const Job  *job = what;
 	TimestampTz now = ot_now();
@@ -314,7 +320,8 @@ jobs_make_valid(void *what)
 	PushActiveSnapshot(GetTransactionSnapshot());
 	/* it is in the entry */
 	ot_sql_worker_set("search_path", job->search_path);
-	ot_index_propose_valid(job->table, job->index);
+	if (!ot_index_propose(job->table, job->index))
+		wait->next = now + Min((now - wait->everywhere) / ASK_PART, ASK_MAX_MS * INT64CONST(1000));
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 }
@@ -364,10 +371,10 @@ jobs_look(MemoryContext context)
 			continue;
 		if (job->built && ot_read_only)
 			continue;
-		soon = soon || job->unique;
+		soon = soon || job->second;
 		if (!job->built)
 			(void) hash_search(waiting, &job->index, HASH_REMOVE, NULL);
-		message = ot_sql_worker_try(job->built ? jobs_make_valid : jobs_build, job, &code);
+		message = ot_sql_worker_try(job->built ? jobs_propose : jobs_build, job, &code);
 		ot_sql_worker_set("search_path", "pg_catalog");
 		if (message != NULL && !(job->built && jobs_error_passes(code)))
 			jobs_note_failure(job, message, code);
@@ -383,7 +390,7 @@ ot_jobs_main(Datum arg)
 	MemoryContext context;
 
 	ot_sql_worker_start("onetrip job worker");
-	/* of a unique index that becomes valid: the table is locked, and some regions would build it for that */
+	/* of a second entry: the table is locked, and some regions would build the index for that */
 	ot_sql_worker_set("onetrip.rehearse", "off");
 	ot_worker_is_for_jobs();
 	failed = hash_create("onetrip failed jobs", 16, &control, HASH_ELEM | HASH_BLOBS);

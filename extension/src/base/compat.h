@@ -329,6 +329,7 @@ ot_bitmap_next_page(OtBitmapIterator *iterator, BlockNumber *block, bool *lossy,
 /* 16: one function checks the owner of objects of every kind. */
 #if PG_VERSION_NUM >= 160000
 #define OT_OWNS_SCHEMA(oid) object_ownercheck(NamespaceRelationId, oid, GetUserId())
+#define OT_OWNS_DATABASE(oid) object_ownercheck(DatabaseRelationId, oid, GetUserId())
 #define OT_OWNS_TYPE(oid) object_ownercheck(TypeRelationId, oid, GetUserId())
 #define OT_OWNS_RELATION(oid) object_ownercheck(RelationRelationId, oid, GetUserId())
 #define OT_OWNS_FUNCTION(oid) object_ownercheck(ProcedureRelationId, oid, GetUserId())
@@ -337,6 +338,7 @@ ot_bitmap_next_page(OtBitmapIterator *iterator, BlockNumber *block, bool *lossy,
 #define OT_OWNS_PUBLICATION(oid) object_ownercheck(PublicationRelationId, oid, GetUserId())
 #else
 #define OT_OWNS_SCHEMA(oid) pg_namespace_ownercheck(oid, GetUserId())
+#define OT_OWNS_DATABASE(oid) pg_database_ownercheck(oid, GetUserId())
 #define OT_OWNS_TYPE(oid) pg_type_ownercheck(oid, GetUserId())
 #define OT_OWNS_RELATION(oid) pg_class_ownercheck(oid, GetUserId())
 #define OT_OWNS_FUNCTION(oid) pg_proc_ownercheck(oid, GetUserId())
@@ -395,6 +397,16 @@ ot_bitmap_next_page(OtBitmapIterator *iterator, BlockNumber *block, bool *lossy,
 #else
 #define OT_REINDEX_INDEX(index, persistence, params) \
 	reindex_index(index, false, persistence, params)
+#endif
+
+/*
+ * 17: SET EXPRESSION.  Such a command of ALTER TABLE makes the indexes of the
+ * column anew from their definitions.
+ */
+#if PG_VERSION_NUM >= 170000
+#define OT_MAKES_INDEXES_ANEW(subtype) ((subtype) == AT_AlterColumnType || (subtype) == AT_SetExpression)
+#else
+#define OT_MAKES_INDEXES_ANEW(subtype) ((subtype) == AT_AlterColumnType)
 #endif
 
 /* 17: a partitioned table may have an access method, for its partitions. */

@@ -464,8 +464,7 @@ ot_index_build_range_scan(Relation rel, Relation index_rel,
 {
 	volatile double result = 0;
 
-	if (unlikely(index_rel->rd_index->indisunique && !index_rel->rd_index->indisvalid &&
-				 !index_info->ii_Concurrent))
+	if (unlikely(!index_rel->rd_index->indisvalid && !index_info->ii_Concurrent))
 		watch.before_build(index_rel);
 	AS_HEAP(rel);
 	{

@@ -54,7 +54,7 @@ typedef struct OtTableWatch
 	void		(*check_row_write) (Relation rel);	/* before it; may raise ERROR */
 	void		(*script_writes) (Relation rel);	/* an extension's script does */
 	void		(*before_file) (Relation rel);	/* before the table gets an empty file */
-	void		(*before_build) (Relation index);	/* before a unique index that is not valid is filled anew */
+	void		(*before_build) (Relation index);	/* before an index that is not valid is filled anew */
 } OtTableWatch;
 
 /*

@@ -421,7 +421,7 @@ ddl_before_file(Relation rel)
 		ot_ddl_truncates_by_worker(rel);
 }
 
-/* Called before a unique index that is not valid is filled anew. */
+/* Called before an index that is not valid is filled anew. */
 static void
 ddl_before_build(Relation index)
 {
@@ -669,7 +669,12 @@ ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		if (replaying && ot_index_is_job(node))
 			(void) ot_index_define((IndexStmt *) node, query);
 		else if (replaying && IsA(node, ReindexStmt))
-			ot_index_apply_valid((ReindexStmt *) node);
+		{
+			if (ot_reindex_is_concurrent((ReindexStmt *) node))
+				ot_reindex_define((ReindexStmt *) node);
+			else
+				ot_index_apply_second((ReindexStmt *) node);
+		}
 		else
 			ot_call_process_utility(prev_process_utility, pstmt, node, query,
 									read_only_tree,
@@ -721,6 +726,8 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		ot_index_check_reindex((ReindexStmt *) node);
 	if ((context != PROCESS_UTILITY_SUBCOMMAND || importing) && ot_capturing())
 	{
+		if (IsA(node, ReindexStmt) && ot_reindex_run((ReindexStmt *) node, context))
+			return;
 		ot_index_wait_politely(node, context);
 		kind = ot_ddl_classify(node, query);
 	}

@@ -218,6 +218,17 @@ ot_index_try_lock(Oid relid, LOCKMODE mode)
 	return got;
 }
 
+/* Between two attempts of a statement that has waited since then. */
+void
+ot_index_pause_politely(TimestampTz since)
+{
+	if (LockTimeout > 0 && TimestampDifferenceExceeds(since, ot_now(), LockTimeout))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("canceling statement due to lock timeout")));
+	ot_index_pause(PAUSE_MS);
+}
+
 /*
  * Called before a statement with CONCURRENTLY is recorded: waits until the locks
  * that it needs can be had at once, or nearly so.  Those of a table of another
@@ -245,11 +256,7 @@ ot_index_wait_politely(Node *stmt, ProcessUtilityContext context)
 		return;
 	while (!ot_index_try_lock(relid, mode))
 	{
-		if (LockTimeout > 0 && TimestampDifferenceExceeds(since, ot_now(), LockTimeout))
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("canceling statement due to lock timeout")));
-		ot_index_pause(PAUSE_MS);
+		ot_index_pause_politely(since);
 		/* by now the name may be another table's */
 		relid = ddl_concurrently_table_of(stmt, &mode);
 		if (!OidIsValid(relid) || !OT_OWNS_RELATION(relid))

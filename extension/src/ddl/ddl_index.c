@@ -31,6 +31,9 @@
  * them, in every region, indexes that are not built yet are built at once
  * (ot_index_jobs_finish()).
  *
+ * REINDEX CONCURRENTLY makes another index in the same way, whose second entry
+ * puts it in the place of the first (ddl_reindex.c).
+ *
  * ddl_concurrently.c has what comes before the entry of a new index: it waits for
  * its locks politely.
  *
@@ -90,7 +93,7 @@
 #define JOB_ERROR 5
 #define JOB_SQLSTATE 6
 
-/* What the SQLSTATE says of a unique index that is built, and waits to be made valid: successful completion. */
+/* What the SQLSTATE says of an index that is built, and waits for its second entry: successful completion. */
 #define BUILT "00000"
 
 /* The level whose libraries know what becomes of a unique index that is a job. */
@@ -98,8 +101,8 @@
 
 /* ---- the index's entry in the catalogs ---- */
 
-static bool
-ddl_index_read_state(Oid index, Form_pg_index state)
+bool
+ot_index_read_state(Oid index, Form_pg_index state)
 {
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
 
@@ -178,14 +181,17 @@ ddl_index_read_job(Oid index, char **error, char **sqlstate)
 	return found;
 }
 
-/* A unique index with all rows of this server, each with its own value: it waits to be made valid. */
-static bool
-ddl_index_is_built(Oid index, Form_pg_index state)
+/*
+ * An index with all rows of this server, if it is unique each with its own
+ * value, that waits for its second entry.
+ */
+bool
+ot_index_is_built(Oid index, Form_pg_index state)
 {
 	char	   *error;
 	char	   *sqlstate;
 
-	return state->indisunique && state->indisready && ddl_index_read_job(index, &error, &sqlstate) &&
+	return state->indisready && ddl_index_read_job(index, &error, &sqlstate) &&
 		sqlstate != NULL && strcmp(sqlstate, BUILT) == 0;
 }
 
@@ -211,8 +217,8 @@ ddl_index_note_built(Oid index, bool built)
  * Tables of the schema onetrip are written as a superuser.  The statements here
  * contain no names that a user's search_path could give another meaning.
  */
-static void
-ddl_index_note_job(Oid index, const char *statement)
+void
+ot_index_note_job(Oid index, const char *statement)
 {
 	Oid			types[] = {OIDOID, TEXTOID, TEXTOID};
 	Datum		args[] = {
@@ -260,7 +266,7 @@ ot_index_define(IndexStmt *stmt, const char *query)
 		return InvalidOid;
 	CommandCounterIncrement();
 	ddl_index_set_valid(address.objectId, false);
-	ddl_index_note_job(address.objectId, stmt->unique ? "CREATE UNIQUE INDEX CONCURRENTLY" :
+	ot_index_note_job(address.objectId, stmt->unique ? "CREATE UNIQUE INDEX CONCURRENTLY" :
 					   "CREATE INDEX CONCURRENTLY");
 	return address.objectId;
 }
@@ -361,8 +367,8 @@ ddl_index_wait_for_snapshots(TransactionId xmin)
 
 /*
  * Builds the index of a job, in transactions as PostgreSQL's CREATE INDEX
- * CONCURRENTLY does; the functions that do the work are PostgreSQL's.  A unique
- * one is not made valid.  Called in a transaction that has no snapshot and holds
+ * CONCURRENTLY does; the functions that do the work are PostgreSQL's.  One that
+ * gets a second entry is not made valid.  Called in a transaction that has no snapshot and holds
  * no lock; returns in another one.  The caller holds a lock for its session on
  * the table, which keeps out other DDL and maintenance.
  */
@@ -370,18 +376,29 @@ void
 ot_index_build(Oid table, Oid index)
 {
 	FormData_pg_index state;
+	bool		is_copy;
+	bool		waits;
 	LOCKTAG		tag;
 	Snapshot	snapshot;
 	TransactionId xmin;
 	const int	params[] = {PROGRESS_CREATEIDX_COMMAND, PROGRESS_CREATEIDX_INDEX_OID};
 	const int64 values[] = {PROGRESS_CREATEIDX_COMMAND_CREATE_CONCURRENTLY, index};
 
-	if (!ddl_index_read_state(index, &state) || state.indrelid != table || state.indisvalid)
+	if (!ot_index_read_state(index, &state) || state.indrelid != table)
 		return;
+	is_copy = OidIsValid(ot_reindex_original(index));
+	if (state.indisvalid)
+	{
+		/* VACUUM FULL and CLUSTER have built it and, since it is not unique, made it valid */
+		if (is_copy)
+			ddl_index_note_built(index, true);
+		return;
+	}
+	waits = is_copy || state.indisunique;
 	pgstat_progress_start_command(PROGRESS_COMMAND_CREATE_INDEX, table);
 	pgstat_progress_update_multi_param(2, params, values);
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
-	if (state.indisunique)
+	if (waits)
 	{
 		/*
 		 * Each attempt begins anew: since the last one, VACUUM FULL may have filled
@@ -422,7 +439,7 @@ ot_index_build(Oid table, Oid index)
 	CommitTransactionCommand();
 	StartTransactionCommand();
 	ddl_index_wait_for_snapshots(xmin);
-	if (state.indisunique)
+	if (waits)
 		ddl_index_note_built(index, true);
 	else
 		ddl_index_set_valid(index, true);
@@ -431,35 +448,36 @@ ot_index_build(Oid table, Oid index)
 	pgstat_progress_end_command();
 }
 
-/* ---- a unique index becomes valid ---- */
+/* ---- the second entry ---- */
 
 /*
- * Proposes the second entry about a unique index: REINDEX INDEX, a statement that
- * is not recorded otherwise.  Called in the job worker, in a transaction that
- * commits next.  Does nothing if the lock cannot be had at once, or nearly so, or
- * the index is not built any more.
+ * Proposes the second entry about an index: REINDEX INDEX, a statement that is not
+ * recorded otherwise.  Called in the job worker, in a transaction that commits
+ * next.  Returns false if the lock cannot be had at once, or nearly so.  Does
+ * nothing if the index is not built any more.
  *
- * Nobody writes the table here until this transaction ends, and a change from
+ * A unique index becomes valid.  Nobody writes the table here until this transaction ends, and a change from
  * another region that comes before this entry in the log has it abort.  So the
  * rows that were found to have different values are those that every region has
  * at this point of the log.  A transaction that has written the table without
  * having seen this entry aborts if it comes later.
  */
-void
-ot_index_propose_valid(Oid table, Oid index)
+bool
+ot_index_propose(Oid table, Oid index)
 {
 	FormData_pg_index state;
+	Oid			original = ot_reindex_original(index);
 	Relation	rel;
 	Oid			user;
 	int			sec_context;
 	char	   *text;
 
-	if (!ot_index_try_lock(table, ShareLock))
-		return;
+	if (!ot_index_try_lock(table, OidIsValid(original) ? AccessExclusiveLock : ShareLock))
+		return false;
 	ot_ddl_take_schema_key();
-	if (!ddl_index_read_state(index, &state) || state.indrelid != table || state.indisvalid ||
-		!ddl_index_is_built(index, &state))
-		return;
+	if (!ot_index_read_state(index, &state) || state.indrelid != table ||
+		(state.indisvalid && !OidIsValid(original)) || !ot_index_is_built(index, &state))
+		return true;
 	text = psprintf("REINDEX INDEX %s",
 					quote_qualified_identifier(get_namespace_name(get_rel_namespace(index)), get_rel_name(index)));
 	rel = relation_open(table, NoLock);
@@ -468,7 +486,11 @@ ot_index_propose_valid(Oid table, Oid index)
 	ot_write_set_statement(text, strlen(text));
 	SetUserIdAndSecContext(user, sec_context);
 	relation_close(rel, NoLock);
-	ddl_index_set_valid(index, true);
+	if (OidIsValid(original))
+		ot_reindex_finish(table, original, index);
+	else
+		ddl_index_set_valid(index, true);
+	return true;
 }
 
 /* Makes the index of a job valid in this transaction, and builds it before if it is not built. */
@@ -479,33 +501,38 @@ ddl_index_finish(Oid table, Oid index)
 	ReindexParams params = {0};
 
 	LockRelationOid(table, ShareLock);
-	if (!ddl_index_read_state(index, &state) || state.indisvalid)
+	if (!ot_index_read_state(index, &state) || state.indisvalid)
 		return;
-	if (ddl_index_is_built(index, &state))
+	if (ot_index_is_built(index, &state))
 		ddl_index_set_valid(index, true);
 	else
 		OT_REINDEX_INDEX(index, get_rel_persistence(table), &params);
 }
 
-/* The second entry about a unique index, in another region. */
+/* The second entry about an index, in another region. */
 void
-ot_index_apply_valid(ReindexStmt *stmt)
+ot_index_apply_second(ReindexStmt *stmt)
 {
 	Oid			index = RangeVarGetRelid(stmt->relation, NoLock, false);
+	Oid			original = ot_reindex_original(index);
 
-	ddl_index_finish(IndexGetRelation(index, false), index);
+	if (OidIsValid(original))
+		ot_reindex_finish(IndexGetRelation(index, false), original, index);
+	else
+		ddl_index_finish(IndexGetRelation(index, false), index);
 }
 
-/* Is it a unique index of a job that is not valid yet? */
-static bool
-ddl_index_waits_for_entry(Oid index)
+/* Is it an index of a job that gets a second entry, and is not valid yet? */
+bool
+ot_index_waits_for_entry(Oid index)
 {
 	FormData_pg_index state;
 	char	   *error;
 	char	   *sqlstate;
 
-	return ot_in_replicated_database() && ddl_index_read_state(index, &state) &&
-		state.indisunique && !state.indisvalid && ddl_index_read_job(index, &error, &sqlstate);
+	return ot_in_replicated_database() && ot_index_read_state(index, &state) && !state.indisvalid &&
+		ddl_index_read_job(index, &error, &sqlstate) &&
+		(state.indisunique || OidIsValid(ot_reindex_original(index)));
 }
 
 pg_noreturn static void
@@ -530,7 +557,7 @@ ot_index_check_reindex(ReindexStmt *stmt)
 	if (stmt->kind != REINDEX_OBJECT_INDEX || stmt->relation == NULL)
 		return;
 	index = RangeVarGetRelid(stmt->relation, NoLock, true);
-	if (OidIsValid(index) && ddl_index_waits_for_entry(index))
+	if (OidIsValid(index) && ot_index_waits_for_entry(index))
 		ddl_index_refuse_to_build(index);
 }
 
@@ -542,7 +569,7 @@ ot_index_check_reindex(ReindexStmt *stmt)
 void
 ot_index_check_build(Relation index)
 {
-	if (ddl_index_waits_for_entry(RelationGetRelid(index)))
+	if (ot_index_waits_for_entry(RelationGetRelid(index)))
 		ddl_index_refuse_to_build(RelationGetRelid(index));
 }
 
@@ -574,8 +601,8 @@ ot_index_check_unique(IndexStmt *stmt)
  * Raises the error with which the job has failed here, unless it is one that the
  * next attempt may not have: an entry that came first, or a lock.
  */
-static void
-ddl_index_raise_failure(Oid index)
+void
+ot_index_raise_failure(Oid index)
 {
 	char	   *error;
 	char	   *letters;
@@ -611,13 +638,13 @@ ot_index_await(Oid index)
 		FormData_pg_index state;
 
 		StartTransactionCommand();
-		if (!ddl_index_read_state(index, &state))
+		if (!ot_index_read_state(index, &state))
 			ereport(ERROR,
 					(errcode(ERRCODE_UNDEFINED_OBJECT),
 					 errmsg("the index was dropped before it was built")));
 		if (state.indisvalid)
 			return;
-		ddl_index_raise_failure(index);
+		ot_index_raise_failure(index);
 		CommitTransactionCommand();
 		ot_index_pause(WAIT_MS);
 	}
@@ -641,7 +668,7 @@ ot_index_jobs_of(Relation rel, bool unbuilt)
 		char	   *error;
 		char	   *sqlstate;
 
-		if (ddl_index_read_state(index, &state) && !(unbuilt && state.indisvalid) &&
+		if (ot_index_read_state(index, &state) && !(unbuilt && state.indisvalid) &&
 			ddl_index_has_job(jobs, index, &error, &sqlstate))
 			found = lappend_oid(found, index);
 	}
@@ -677,7 +704,10 @@ ddl_index_finish_of(RangeVar *name)
 		if (jobs && !ot_is_apply_worker)
 			ot_ddl_take_relation_key(lfirst_oid(lc));
 		foreach(index, unbuilt)
-			ddl_index_finish(lfirst_oid(lc), lfirst_oid(index));
+		{
+			if (!OidIsValid(ot_reindex_original(lfirst_oid(index))))
+				ddl_index_finish(lfirst_oid(lc), lfirst_oid(index));
+		}
 		CommandCounterIncrement();
 	}
 }
@@ -687,7 +717,8 @@ ddl_index_finish_of(RangeVar *name)
  * ON fails for an index that is not valid, and an index that is not valid
  * cannot become that of a partition: another one would be made.  So such indexes
  * are built now.  The statement waits for that, in every region where the job
- * is not done.
+ * is not done.  Indexes that REINDEX CONCURRENTLY has made would be made anew, as
+ * valid ones, by ALTER COLUMN TYPE; they are dropped.
  */
 void
 ot_index_jobs_finish(Node *stmt)
@@ -712,6 +743,8 @@ ot_index_jobs_finish(Node *stmt)
 			ddl_index_finish_of(((AlterTableStmt *) stmt)->relation);
 		else if (command->subtype == AT_AttachPartition)
 			ddl_index_finish_of(((PartitionCmd *) command->def)->name);
+		else if (OT_MAKES_INDEXES_ANEW(command->subtype))
+			ot_reindex_drop_copies(((AlterTableStmt *) stmt)->relation);
 	}
 }
 
@@ -742,7 +775,7 @@ ot_index_job_undo(Relation rel)
 	{
 		FormData_pg_index state;
 
-		if (ddl_index_read_state(lfirst_oid(lc), &state) && state.indisready &&
+		if (ot_index_read_state(lfirst_oid(lc), &state) && state.indisready &&
 			!(state.indisunique && state.indisvalid))
 			ddl_index_take_out_of_use(rel, lfirst_oid(lc),
 									  "An entry could not be applied, perhaps because this index cannot take a row.");
@@ -755,6 +788,6 @@ ot_index_job_has_duplicate(Relation rel, Oid index)
 {
 	FormData_pg_index state;
 
-	if (ddl_index_read_state(index, &state) && state.indisready && !state.indisvalid)
+	if (ot_index_read_state(index, &state) && state.indisready && !state.indisvalid)
 		ddl_index_take_out_of_use(rel, index, "Another region has written a value that may be there already.");
 }

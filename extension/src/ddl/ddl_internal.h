@@ -14,6 +14,7 @@
 #include "ddl/ddl.h"
 
 #include "catalog/objectaccess.h"
+#include "catalog/pg_index.h"
 #include "nodes/parsenodes.h"
 #include "nodes/plannodes.h"
 #include "nodes/primnodes.h"
@@ -94,6 +95,7 @@ extern void ot_ddl_take_large_object_key(Node *stmt);
 extern bool ot_index_is_job(Node *stmt);
 extern Node *ot_index_without_concurrently(Node *stmt);
 extern void ot_index_pause(int ms);
+extern void ot_index_pause_politely(TimestampTz since);
 extern bool ot_index_try_lock(Oid relid, LOCKMODE mode);
 extern void ot_index_wait_politely(Node *stmt, ProcessUtilityContext context);
 
@@ -104,7 +106,20 @@ extern void ot_index_jobs_finish(Node *stmt);
 extern void ot_index_check_unique(IndexStmt *stmt);
 extern void ot_index_check_reindex(ReindexStmt *stmt);
 extern void ot_index_check_build(Relation index);
-extern void ot_index_apply_valid(ReindexStmt *stmt);
+extern void ot_index_apply_second(ReindexStmt *stmt);
+extern bool ot_index_read_state(Oid index, Form_pg_index state);
+extern bool ot_index_is_built(Oid index, Form_pg_index state);
+extern bool ot_index_waits_for_entry(Oid index);
+extern void ot_index_note_job(Oid index, const char *statement);
+extern void ot_index_raise_failure(Oid index);
+
+/* ddl_reindex.c */
+extern bool ot_reindex_is_concurrent(ReindexStmt *stmt);
+extern bool ot_reindex_run(ReindexStmt *stmt, ProcessUtilityContext context);
+extern void ot_reindex_define(ReindexStmt *stmt);
+extern Oid	ot_reindex_original(Oid index);
+extern void ot_reindex_finish(Oid table, Oid original, Oid copy);
+extern void ot_reindex_drop_copies(RangeVar *name);
 
 /* ddl_new_table.c */
 extern const char *ot_ddl_default_access_method(void);

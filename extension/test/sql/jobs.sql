@@ -164,3 +164,70 @@ CREATE UNIQUE INDEX CONCURRENTLY ON temporary (id);
 CREATE UNIQUE INDEX CONCURRENTLY ON parted (id);
 CREATE UNIQUE INDEX CONCURRENTLY ON absent (id);
 DROP TABLE heaps, u;
+
+-- REINDEX CONCURRENTLY: each index gets another file, and keeps its OID and what depends on it.
+CREATE TABLE r (id int PRIMARY KEY, v text, w int, x int, EXCLUDE (x WITH =));
+INSERT INTO r SELECT g, 'v' || g, g, g FROM generate_series(1, 1000) g;
+CREATE INDEX r_v ON r (v);
+CREATE UNIQUE INDEX r_w ON r (abs(w)) INCLUDE (v) WHERE w <> 0;
+CREATE TABLE refers (id int REFERENCES r);
+COMMENT ON INDEX r_v IS 'kept';
+ALTER TABLE r CLUSTER ON r_v;
+CREATE TABLE before (oid, name, file) USING heap AS
+    SELECT c.oid, c.relname, c.relfilenode FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE i.indrelid = 'r'::regclass;
+\set files 'SELECT c.relname, b.oid IS NOT NULL AS same_oid, b.file <> c.relfilenode AS new_file, i.indisvalid, i.indisready FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid LEFT JOIN before b ON b.oid = c.oid AND b.name = c.relname WHERE i.indrelid = ''r''::regclass ORDER BY 1'
+REINDEX INDEX CONCURRENTLY r_v;
+:files;
+REINDEX (CONCURRENTLY, VERBOSE) TABLE r;
+:files;
+SELECT obj_description('r_v'::regclass, 'pg_class'), count(*) FILTER (WHERE indisclustered) FROM pg_index WHERE indrelid = 'r'::regclass;
+SELECT onetrip.rows_not_in_index('r_v'), onetrip.rows_not_in_index('r_w'), onetrip.rows_not_in_index('r_pkey');
+INSERT INTO r VALUES (1001, 'new', 7, 1001);
+INSERT INTO refers VALUES (1000);
+INSERT INTO refers VALUES (1001);
+SELECT count(*) FROM onetrip.job_here j WHERE j.statement ^@ 'REINDEX' AND EXISTS (SELECT FROM pg_index WHERE indexrelid = j.index);
+-- As in PostgreSQL.
+BEGIN;
+REINDEX INDEX CONCURRENTLY r_v;
+ROLLBACK;
+REINDEX INDEX CONCURRENTLY r_x_excl;
+REINDEX INDEX CONCURRENTLY absent;
+REINDEX INDEX CONCURRENTLY r;
+REINDEX TABLE CONCURRENTLY r_v;
+REINDEX TABLE CONCURRENTLY pg_class;
+REINDEX SYSTEM CONCURRENTLY onetrip;
+REINDEX (CONCURRENTLY, TABLESPACE pg_default) INDEX r_v;
+SET ROLE other_owner;
+REINDEX INDEX CONCURRENTLY r_v;
+REINDEX TABLE CONCURRENTLY r;
+REINDEX INDEX CONCURRENTLY own_id;
+RESET ROLE;
+REINDEX INDEX CONCURRENTLY temporary_parted_id;
+REINDEX TABLE CONCURRENTLY temporary;
+REINDEX INDEX CONCURRENTLY unlogged_id;
+REINDEX TABLE CONCURRENTLY seen;
+CREATE SCHEMA s;
+CREATE TABLE s.one (id int PRIMARY KEY, v int UNIQUE);
+CREATE TABLE s.two (id int, v int) PARTITION BY LIST (id);
+CREATE TABLE s.two_1 PARTITION OF s.two FOR VALUES IN (1);
+CREATE INDEX two_v ON s.two (v);
+INSERT INTO before SELECT c.oid, c.relname, c.relfilenode FROM pg_class c WHERE c.relnamespace = 's'::regnamespace AND c.relkind = 'i';
+\set in_schema 'SELECT c.relname, b.file <> c.relfilenode AS new_file FROM pg_class c LEFT JOIN before b ON b.oid = c.oid WHERE c.relnamespace = ''s''::regnamespace AND c.relkind IN (''i'', ''I'') ORDER BY 1'
+REINDEX INDEX CONCURRENTLY s.two_v;
+:in_schema;
+REINDEX SCHEMA CONCURRENTLY s;
+:in_schema;
+SELECT inhparent::regclass, inhrelid::regclass FROM pg_inherits WHERE inhrelid = 's.two_1_v_idx'::regclass;
+DROP SCHEMA s CASCADE;
+-- A function of the index fails: the old one stays in use, and the other one is dropped with it.
+CREATE FUNCTION may_fail(n int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN
+    IF current_setting('test.fail', true) = 'yes' THEN RAISE 'failed'; END IF; RETURN n; END $$;
+CREATE INDEX r_fails ON r (may_fail(w));
+ALTER FUNCTION may_fail SET test.fail = 'yes';
+REINDEX INDEX CONCURRENTLY r_fails;
+SELECT relname, indisvalid FROM pg_index JOIN pg_class c ON c.oid = indexrelid WHERE relname ^@ 'r_fails' ORDER BY 1;
+REINDEX INDEX r_fails_reindex;
+REINDEX TABLE CONCURRENTLY r;
+DROP INDEX r_fails;
+SELECT to_regclass('r_fails_reindex');
+DROP TABLE before, refers, r;

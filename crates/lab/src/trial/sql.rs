@@ -38,6 +38,7 @@ const OWN: &[&str] = &[
     "ddl_lock.c",
     "ddl_make_way.c",
     "ddl_new_table.c",
+    "ddl_reindex.c",
     "ddl_subscription.c",
     "ddl_temporary.c",
     "ddl_text.c",

@@ -309,15 +309,15 @@ async fn partitions(lab: &Lab) {
     lab.everywhere().await;
 }
 
-/// Carries out a statement in the first region that builds an index `item_killed` on `item`, and kills the third
-/// region's server in the midst of building it.  Returns when that serves again and the statement has succeeded.
-pub async fn killed_while_building(lab: &Lab, statement: &'static str) {
+/// Carries out a statement in the first region that builds this index, and kills the third region's server in the midst
+/// of building it.  Returns when that serves again and the statement has succeeded.
+pub async fn killed_while_building(lab: &Lab, statement: &'static str, index: &str) {
     let [a, _, c] = lab.sessions().await;
     let building = tokio::spawn(async move { a.run(statement).await });
     until("region c is building", SOON, || async {
         Ok(number(
             &c,
-            "select count(*) from pg_stat_progress_create_index where index_relid = to_regclass('item_killed')",
+            &format!("select count(*) from pg_stat_progress_create_index where index_relid = to_regclass('{index}')"),
         )
         .await?
             == 1)
@@ -330,7 +330,8 @@ pub async fn killed_while_building(lab: &Lab, statement: &'static str) {
 }
 
 async fn killed_while_it_is_built(lab: &Lab) {
-    killed_while_building(lab, "create index concurrently item_killed on item (slow(price), slow(id))").await;
+    killed_while_building(lab, "create index concurrently item_killed on item (slow(price), slow(id))", "item_killed")
+        .await;
     built(lab, "public.item_killed").await;
     lab.session(1).await.must("drop index item_killed").await;
     lab.everywhere().await;

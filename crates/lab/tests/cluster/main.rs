@@ -49,6 +49,7 @@ mod poison;
 mod prepared;
 mod recipes;
 mod rehearsal;
+mod reindex;
 mod retries;
 mod row_locks;
 mod rows;

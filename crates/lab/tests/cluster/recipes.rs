@@ -422,7 +422,7 @@ async fn what_a_statement_means_at_home_it_means_in_every_region() {
         start("recipes_meaning", "roles, names, functions and rows that a statement meets otherwise elsewhere").await;
     subjects!(lab, 1;
         functions_of_indexes, temporary_objects, create_table_as, typed_tables, rows_of_one_region,
-        advisory_locks, settings_of_functions, left_by_reindex
+        advisory_locks, settings_of_functions
     );
 }
 
@@ -597,27 +597,4 @@ async fn settings_of_functions(lab: &Lab) {
     )
     .await;
     assert!(made.starts_with("{work_mem=1MB,role=acting,\"search_path=public, pg_catalog\",SCRAM-SHA-256$"), "{made}");
-}
-
-/// REINDEX stays in its region: what a failed one leaves behind there can be dropped by DROP INDEX IF EXISTS anywhere.
-async fn left_by_reindex(lab: &Lab) {
-    let b = lab.session(1).await;
-    b.must(
-        "create function may_fail(n int) returns int language plpgsql immutable as $$ begin
-             if current_setting('test.fail', true) = 'yes' then raise 'failed'; end if; return n; end $$;
-         create table reindexed (id int primary key); create index reindexed_i on reindexed (may_fail(id)); insert into reindexed values (1)",
-    )
-    .await;
-    b.must("set test.fail = 'yes'").await;
-    b.refused("reindex index concurrently reindexed_i").await;
-    assert_eq!(number(&b, "select count(*) from pg_class where relname = 'reindexed_i_ccnew'").await.unwrap(), 1);
-    b.must("reset test.fail").await;
-    lab.everywhere().await;
-    let c = lab.session(2).await;
-    c.must("insert into reindexed values (2)").await;
-    b.must("insert into reindexed values (3)").await;
-    lab.everywhere().await;
-    c.must("drop index if exists reindexed_i_ccnew").await;
-    lab.shows("select (select count(*) from pg_class where relname = 'reindexed_i_ccnew') || ' ' || (select count(*) from reindexed)", "0 3")
-        .await;
 }

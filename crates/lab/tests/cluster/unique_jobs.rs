@@ -432,7 +432,8 @@ async fn what_needs_a_valid_index(lab: &Lab) {
 }
 
 async fn killed_while_it_is_built(lab: &Lab) {
-    killed_while_building(lab, "create unique index concurrently item_killed on item (slow(price), slow(id))").await;
+    let statement = "create unique index concurrently item_killed on item (slow(price), slow(id))";
+    killed_while_building(lab, statement, "item_killed").await;
     all_valid(lab, "item_killed").await;
     lab.session(1).await.must("drop index item_killed").await;
     lab.everywhere().await;

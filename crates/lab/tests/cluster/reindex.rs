@@ -1,0 +1,263 @@
+//! REINDEX CONCURRENTLY is a job in every region: each builds the index anew in its own time, and in all of them it takes
+//! the place of the old one at one point of the log.  What other statements see in between is alike everywhere.
+
+use crate::jobs::{again, hold_worker, killed_while_building};
+use crate::lab::{number, start, subjects, text, until, Lab, Session, SOON};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn indexes_are_built_anew_in_every_region() {
+    let lab =
+        start("reindex", "indexes that every region builds anew in its own time, and what comes in between").await;
+    lab.session(0)
+        .await
+        .must(
+            "create table item (id int primary key, name text, price int);
+             insert into item select g, 'item ' || g, g from generate_series(1, 1000) g;
+             create function slow(int) returns int language plpgsql immutable as $$ begin perform pg_sleep(0.002); return $1; end $$;
+             create index item_price on item (price);
+             create unique index item_name on item (name)",
+        )
+        .await;
+    lab.everywhere().await;
+    subjects!(lab, 1;
+        in_every_region, with_writers, statements_in_between, dropped, vacuum_full_in_between, polite, killed_while_it_is_built,
+        away
+    );
+}
+
+const JOBS: &str = "select (select count(*) from onetrip.jobs where statement ^@ 'REINDEX')
+          + (select count(*) from onetrip.job_here where statement ^@ 'REINDEX')";
+
+/// The file of an index in each region, and its OID.
+async fn files(lab: &Lab, index: &str) -> Vec<(i64, i64)> {
+    let mut files = Vec::new();
+    for session in lab.sessions().await {
+        let of = |column: &str| format!("select {column}::bigint from pg_class where oid = '{index}'::regclass");
+        files.push((number(&session, &of("relfilenode")).await.unwrap(), number(&session, &of("oid")).await.unwrap()));
+    }
+    files
+}
+
+/// Every region has a new file for the index, under the same OID, with all rows; and nothing else is left.
+async fn built_anew(lab: &Lab, index: &str, before: &[(i64, i64)]) {
+    lab.everywhere().await;
+    for (region, ((file, oid), (old_file, old_oid))) in files(lab, index).await.iter().zip(before).enumerate() {
+        assert_ne!(file, old_file, "region {region} has the old file of {index}");
+        assert_eq!(oid, old_oid, "region {region} has another {index}");
+    }
+    for (region, session) in lab.sessions().await.iter().enumerate() {
+        until(&format!("the jobs of region {region} are forgotten"), SOON * 2, || async {
+            Ok(number(session, JOBS).await? == 0)
+        })
+        .await
+        .unwrap();
+        let missing = number(session, &format!("select onetrip.rows_not_in_index('{index}')")).await.unwrap();
+        assert_eq!(missing, 0, "rows that {index} does not find in region {region}");
+    }
+    lab.shows("select count(*) from pg_class where relname ~ '_(reindex|ccnew|ccold)$'", "0").await;
+}
+
+async fn equal(lab: &Lab) {
+    lab.everywhere().await;
+    let (code, output) = lab.check(&[]).await;
+    assert_eq!(code, Some(0), "{output}");
+}
+
+/// Waits until that many regions have built the copy of an index, as the session's region knows.
+async fn built_in(session: &Session, regions: i64, copy: &str) {
+    let query = format!("select count(*) from onetrip.jobs where state = 'built' and index = 'public.{copy}'");
+    until(&format!("{regions} regions have built {copy}"), SOON * 2, || async {
+        Ok(number(session, &query).await? == regions)
+    })
+    .await
+    .unwrap();
+}
+
+async fn in_every_region(lab: &Lab) {
+    let [a, b, _] = lab.sessions().await;
+    a.must(
+        "create table names (what regclass); insert into names values ('item_price'), ('item_pkey');
+         create table refers (id int references item); comment on index item_price is 'kept'",
+    )
+    .await;
+    lab.everywhere().await;
+    for (statement, index) in [
+        ("reindex index concurrently item_price", "item_price"),
+        ("reindex table concurrently item", "item_name"),
+        ("reindex (concurrently) schema public", "item_pkey"),
+    ] {
+        let before = files(lab, index).await;
+        b.must(statement).await;
+        built_anew(lab, index, &before).await;
+    }
+    lab.shows("select string_agg(what::text, ' ' order by what::text) || ' ' || obj_description('item_price'::regclass, 'pg_class') from names", "item_pkey item_price kept").await;
+    equal(lab).await;
+    b.refused("insert into item values (2000, 'item 7', 1)").await;
+    b.refused("insert into refers values (2000)").await;
+    b.must("update names set what = 'item_name' where what = 'item_price'::regclass; drop table names, refers").await;
+    lab.everywhere().await;
+}
+
+/// Rows come and go in all regions meanwhile; in the end every region's index has all of them.
+async fn with_writers(lab: &Lab) {
+    let a = lab.session(0).await;
+    a.must("create index item_slow on item (slow(price))").await;
+    lab.everywhere().await;
+    let before = files(lab, "item_slow").await;
+    let writers = lab.sessions().await;
+    let write = |region: usize| {
+        let session = &writers[region];
+        async move {
+            let mut lost = 0;
+            for i in 0..60 {
+                let id = 10_000 + region * 1000 + i;
+                let change = format!(
+                    "insert into item values ({id}, 'new {id}', {id}); update item set price = price + 1 where id = {}",
+                    region * 300 + i + 1
+                );
+                lost += session.run(&change).await.is_err() as usize;
+            }
+            lost
+        }
+    };
+    let (_, first, second, third) =
+        tokio::join!(again(a, "reindex table concurrently item"), write(0), write(1), write(2));
+    for (region, lost) in [first, second, third].into_iter().enumerate() {
+        assert!(lost <= 30, "region {region}: {lost} of 60 transactions failed");
+    }
+    for index in ["item_slow", "item_name", "item_price", "item_pkey"] {
+        let missing = format!("select onetrip.rows_not_in_index('{index}')");
+        lab.shows(&missing, "0").await;
+    }
+    built_anew(lab, "item_slow", &before).await;
+    equal(lab).await;
+    writers[0].must("drop index item_slow; delete from item where id >= 10000").await;
+    lab.everywhere().await;
+}
+
+/// One region has not built it yet.  DDL that meets what is being built has the same effect everywhere.
+async fn statements_in_between(lab: &Lab) {
+    let [a, b, c] = lab.sessions().await;
+    hold_worker(&c, true).await;
+    let before = files(lab, "item_price").await;
+    let session = lab.session(1).await;
+    let building = tokio::spawn(async move { session.run("reindex index concurrently item_price").await });
+    built_in(&a, 2, "item_price_reindex").await;
+    lab.everywhere().await;
+    equal(lab).await;
+    a.must("create table alike (like item including all); alter index item_price rename to item_cost").await;
+    a.must("alter table item add column extra int; insert into item values (3000, 'late', 1, 2); comment on index item_cost is 'renamed'").await;
+    let refused = a.refused("reindex table item").await;
+    assert_eq!(refused.code().code(), "55000", "{}", refused.message());
+    equal(lab).await;
+    assert!(!building.is_finished(), "it waits for the third region");
+    hold_worker(&c, false).await;
+    building.await.unwrap().unwrap_or_else(|e| panic!("{e:?}"));
+    lab.everywhere().await;
+    let after = files(lab, "item_cost").await;
+    assert!(after.iter().zip(&before).all(|(now, then)| now.0 != then.0 && now.1 == then.1), "{after:?} {before:?}");
+    equal(lab).await;
+
+    // What makes indexes anew from their definitions leaves no second one behind.
+    hold_worker(&c, true).await;
+    let session = lab.session(1).await;
+    let building = tokio::spawn(async move { session.run("reindex index concurrently item_name").await });
+    built_in(&a, 2, "item_name_reindex").await;
+    a.must("alter table item alter column name type varchar").await;
+    let ended = building.await.unwrap().unwrap_err();
+    assert_eq!(ended.code().unwrap().code(), "42704", "{ended:?}");
+    hold_worker(&c, false).await;
+    lab.shows("select count(*) from pg_index where indrelid = 'item'::regclass", "3").await;
+    equal(lab).await;
+    b.must("alter index item_cost rename to item_price; alter table item drop column extra; drop table alike; delete from item where id = 3000").await;
+    lab.everywhere().await;
+}
+
+async fn dropped(lab: &Lab) {
+    let [a, _, c] = lab.sessions().await;
+    for drop in ["drop index item_price_reindex", "drop index item_price"] {
+        hold_worker(&c, true).await;
+        let session = lab.session(1).await;
+        let building = tokio::spawn(async move { session.run("reindex index concurrently item_price").await });
+        built_in(&a, 2, "item_price_reindex").await;
+        a.must(drop).await;
+        let ended = building.await.unwrap();
+        assert_eq!(ended.unwrap_err().code().unwrap().code(), "42704", "{drop}");
+        hold_worker(&c, false).await;
+        lab.shows("select to_regclass('item_price_reindex') is null", "t").await;
+    }
+    a.must("create index item_price on item (price)").await;
+    for (region, session) in lab.sessions().await.iter().enumerate() {
+        until(&format!("the jobs of region {region} are forgotten"), SOON, || async {
+            Ok(number(session, JOBS).await? == 0)
+        })
+        .await
+        .unwrap();
+    }
+    equal(lab).await;
+}
+
+/// VACUUM FULL makes an index valid that was not, in its region alone.
+async fn vacuum_full_in_between(lab: &Lab) {
+    let [a, b, c] = lab.sessions().await;
+    hold_worker(&c, true).await;
+    let before = files(lab, "item_price").await;
+    let session = lab.session(1).await;
+    let building = tokio::spawn(async move { session.run("reindex index concurrently item_price").await });
+    built_in(&a, 2, "item_price_reindex").await;
+    b.must("vacuum full item").await;
+    c.must("vacuum full item").await;
+    equal(lab).await;
+    hold_worker(&c, false).await;
+    building.await.unwrap().unwrap_or_else(|e| panic!("{e:?}"));
+    built_anew(lab, "item_price", &before).await;
+    equal(lab).await;
+}
+
+/// A reader holds up the exchange, and nobody else meanwhile.
+async fn polite(lab: &Lab) {
+    let [a, b, _] = lab.sessions().await;
+    let before = files(lab, "item_price").await;
+    let reader = lab.session(0).await;
+    reader.must("begin; select count(*) from item").await;
+    let session = lab.session(0).await;
+    let building = tokio::spawn(async move { session.run("reindex index concurrently item_price").await });
+    until("it waits", SOON, || async {
+        Ok(number(&a, "select count(*) from pg_class where relname = 'item_price_reindex'").await? == 1)
+    })
+    .await
+    .unwrap();
+    for i in 0..20 {
+        a.must(&format!("update item set price = 5 where id = {}", i + 1)).await;
+    }
+    assert!(!building.is_finished(), "the reader has an old snapshot");
+    reader.must("commit").await;
+    building.await.unwrap().unwrap_or_else(|e| panic!("{e:?}"));
+    built_anew(lab, "item_price", &before).await;
+    assert_eq!(text(&b, "select count(*)::text from item where price = 5").await.unwrap(), "20");
+}
+
+async fn killed_while_it_is_built(lab: &Lab) {
+    lab.session(0).await.must("create index item_old on item (slow(price), slow(id))").await;
+    lab.everywhere().await;
+    let before = files(lab, "item_old").await;
+    killed_while_building(lab, "reindex index concurrently item_old", "item_old_reindex").await;
+    built_anew(lab, "item_old", &before).await;
+    equal(lab).await;
+    lab.session(1).await.must("drop index item_old").await;
+    lab.everywhere().await;
+}
+
+/// A region that is away builds it when it is back.
+async fn away(lab: &Lab) {
+    let a = lab.session(0).await;
+    let before = files(lab, "item_name").await;
+    lab.node(2).stop().await.unwrap();
+    a.must("reindex index concurrently item_name").await;
+    a.must("insert into item values (40000, 'late', 5); alter index item_name rename to item_called").await;
+    lab.node(2).start().unwrap();
+    lab.node(2).wait_serving(SOON * 2).await.unwrap();
+    built_anew(lab, "item_called", &before).await;
+    equal(lab).await;
+    a.refused("insert into item values (40001, 'late', 5)").await;
+}

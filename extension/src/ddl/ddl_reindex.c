@@ -1,0 +1,604 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl_reindex.c
+ *	  REINDEX CONCURRENTLY as a job in every region.
+ *
+ * A first entry of the log, one for each table, makes a copy of each index: an
+ * index with the same definition and the name ..._reindex, with no contents, which
+ * depends on the first one and is dropped with it.  Each region's job worker builds
+ * it, as it does those of CREATE INDEX CONCURRENTLY (ddl_index.c).  When all regions
+ * that are there have built it, a second entry puts it in the place of the first in
+ * all of them: the two exchange their files, and the copy is dropped with the old
+ * one.  So the index keeps its OID, and what depends on it.  Where the copy is not
+ * built by then, the index is built within the entry.
+ *
+ * Both entries have the same effect on the catalogs of every region, so DDL in
+ * between comes out alike.
+ *
+ * Stays local, as maintenance without CONCURRENTLY: what is temporary or
+ * PostgreSQL's own, TOAST tables, and an index that is not valid.
+ *
+ * Runs in backends, in the apply worker and in the job worker.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ddl/ddl_internal.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/index.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_namespace.h"
+#include "commands/defrem.h"
+#include "commands/tablecmds.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "storage/predicate.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "capture/capture.h"
+#include "shmem/shmem.h"
+
+/* The end of a copy's name. */
+#define LABEL "reindex"
+/* How often the session looks whether the copy has taken its place. */
+#define WAIT_MS 50
+
+/* The level whose libraries know both entries. */
+#define LEVEL 1
+
+/* An index that the session waits for. */
+typedef struct Awaited
+{
+	Oid			index;
+	Oid			copy;
+	Oid			file;			/* of the index, before */
+} Awaited;
+
+bool
+ot_reindex_is_concurrent(ReindexStmt *stmt)
+{
+	ListCell   *lc;
+	bool		concurrently = false;
+
+	foreach(lc, stmt->params)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, "concurrently") == 0)
+			concurrently = defGetBoolean(option);
+	}
+	return concurrently;
+}
+
+/* ---- the copy ---- */
+
+/*
+ * Reads pg_depend for one end of the dependency between a copy and its index,
+ * and returns the other one; InvalidOid if there is none.
+ */
+static Oid
+reindex_other_end(Oid index, bool is_copy)
+{
+	Relation	catalog = table_open(DependRelationId, AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData key[2];
+	HeapTuple	tuple;
+	Oid			found = InvalidOid;
+
+	ScanKeyInit(&key[0], is_copy ? Anum_pg_depend_classid : Anum_pg_depend_refclassid,
+				BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(RelationRelationId));
+	ScanKeyInit(&key[1], is_copy ? Anum_pg_depend_objid : Anum_pg_depend_refobjid,
+				BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(index));
+	scan = systable_beginscan(catalog, is_copy ? DependDependerIndexId : DependReferenceIndexId, true, NULL, 2, key);
+	while (!OidIsValid(found) && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+		Oid			other = is_copy ? form->refobjid : form->objid;
+
+		if (form->deptype == DEPENDENCY_AUTO &&
+			form->classid == RelationRelationId && form->refclassid == RelationRelationId &&
+			get_rel_relkind(other) == RELKIND_INDEX)
+			found = other;
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return found;
+}
+
+/* The index of which this one is a copy; InvalidOid: it is none. */
+Oid
+ot_reindex_original(Oid index)
+{
+	return reindex_other_end(index, true);
+}
+
+static Oid
+reindex_copy_of(Oid index)
+{
+	return reindex_other_end(index, false);
+}
+
+/* The caller has a lock on the table that keeps out other DDL. */
+static Oid
+reindex_make_copy(Oid table, Oid index)
+{
+	Relation	rel = table_open(table, NoLock);
+	Relation	original = index_open(index, ShareUpdateExclusiveLock);
+	Oid			tablespace = original->rd_rel->reltablespace;
+	char	   *name = makeObjectName(RelationGetRelationName(original), NULL, LABEL);
+	ObjectAddress depender;
+	ObjectAddress referenced;
+	Oid			copy;
+
+	index_close(original, NoLock);
+	copy = index_concurrently_create_copy(rel, index, tablespace, name);
+	ObjectAddressSet(depender, RelationRelationId, copy);
+	ObjectAddressSet(referenced, RelationRelationId, index);
+	recordDependencyOn(&depender, &referenced, DEPENDENCY_AUTO);
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+	ot_index_note_job(copy, "REINDEX INDEX CONCURRENTLY");
+	return copy;
+}
+
+/* The first entry, in another region. */
+void
+ot_reindex_define(ReindexStmt *stmt)
+{
+	Oid			index = RangeVarGetRelid(stmt->relation, NoLock, false);
+	Oid			table = IndexGetRelation(index, false);
+
+	LockRelationOid(table, ShareUpdateExclusiveLock);
+	(void) reindex_make_copy(table, index);
+}
+
+/* ---- the second entry ---- */
+
+static Oid
+reindex_file_of(Oid index)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index));
+	Oid			file = InvalidOid;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		file = ((Form_pg_class) GETSTRUCT(tuple))->relfilenode;
+		ReleaseSysCache(tuple);
+	}
+	return file;
+}
+
+/*
+ * Exchanges the files of two indexes with the same definition, which this
+ * transaction has locked exclusively.
+ */
+static void
+reindex_exchange_files(Oid index, Oid copy)
+{
+	Relation	catalog = table_open(RelationRelationId, RowExclusiveLock);
+	HeapTuple	tuples[2];
+	Form_pg_class forms[2];
+	FormData_pg_class first;
+
+	tuples[0] = SearchSysCacheCopy1(RELOID, ObjectIdGetDatum(index));
+	tuples[1] = SearchSysCacheCopy1(RELOID, ObjectIdGetDatum(copy));
+	for (int i = 0; i < 2; i++)
+	{
+		if (!HeapTupleIsValid(tuples[i]))
+			elog(ERROR, "cache lookup failed for index %u", i == 0 ? index : copy);
+		forms[i] = (Form_pg_class) GETSTRUCT(tuples[i]);
+	}
+	memcpy(&first, forms[0], CLASS_TUPLE_SIZE);
+	forms[0]->relfilenode = forms[1]->relfilenode;
+	forms[0]->relpages = forms[1]->relpages;
+	forms[0]->reltuples = forms[1]->reltuples;
+	forms[1]->relfilenode = first.relfilenode;
+	forms[1]->relpages = first.relpages;
+	forms[1]->reltuples = first.reltuples;
+	for (int i = 0; i < 2; i++)
+	{
+		CatalogTupleUpdate(catalog, &tuples[i]->t_self, tuples[i]);
+		heap_freetuple(tuples[i]);
+	}
+	table_close(catalog, RowExclusiveLock);
+	CommandCounterIncrement();
+}
+
+/* Are they in one place, so that an exchange of files is all that it takes? */
+static bool
+reindex_may_exchange(Relation index, Relation copy)
+{
+	return index->rd_rel->reltablespace == copy->rd_rel->reltablespace &&
+		index->rd_rel->relpersistence == copy->rd_rel->relpersistence;
+}
+
+static void
+reindex_drop(Oid copy)
+{
+	ObjectAddress address;
+
+	ObjectAddressSet(address, RelationRelationId, copy);
+	performDeletion(&address, DROP_RESTRICT, PERFORM_DELETION_INTERNAL);
+	CommandCounterIncrement();
+}
+
+/*
+ * Puts the copy in the place of its index, in this transaction; or builds the
+ * index, if the copy is not built.  One that is not valid itself is left to the
+ * job that builds it.
+ */
+void
+ot_reindex_finish(Oid table, Oid original, Oid copy)
+{
+	FormData_pg_index of_original;
+	FormData_pg_index of_copy;
+	ReindexParams params = {0};
+
+	LockRelationOid(table, AccessExclusiveLock);
+	if (ot_index_read_state(original, &of_original) && of_original.indisvalid &&
+		ot_index_read_state(copy, &of_copy))
+	{
+		Relation	index = index_open(original, AccessExclusiveLock);
+		Relation	other = index_open(copy, AccessExclusiveLock);
+		bool		exchange = ot_index_is_built(copy, &of_copy) && reindex_may_exchange(index, other);
+
+		CheckTableNotInUse(index, "REINDEX INDEX");
+		CheckTableNotInUse(other, "REINDEX INDEX");
+		/* what others have read in the old file */
+		TransferPredicateLocksToHeapRelation(index);
+		index_close(other, NoLock);
+		index_close(index, NoLock);
+		if (exchange)
+			reindex_exchange_files(original, copy);
+		else
+			OT_REINDEX_INDEX(original, get_rel_persistence(table), &params);
+		CommandCounterIncrement();
+	}
+	reindex_drop(copy);
+}
+
+/*
+ * Called before ALTER TABLE makes indexes anew, in a backend or in the apply
+ * worker: drops the copies of a table and its children.  The statement locks them
+ * as strongly.
+ */
+void
+ot_reindex_drop_copies(RangeVar *name)
+{
+	Oid			relid = name ? RangeVarGetRelid(name, NoLock, true) : InvalidOid;
+	ListCell   *lc;
+
+	/* the statement will fail */
+	if (!OidIsValid(relid) || (!ot_is_apply_worker && !OT_OWNS_RELATION(relid)))
+		return;
+	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+	{
+		Relation	rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		List	   *jobs;
+		ListCell   *index;
+
+		if (rel == NULL)
+			continue;
+		jobs = rel->rd_rel->relhasindex ? ot_index_jobs_of(rel, false) : NIL;
+		relation_close(rel, NoLock);
+		foreach(index, jobs)
+		{
+			if (!OidIsValid(ot_reindex_original(lfirst_oid(index))))
+				continue;
+			LockRelationOid(lfirst_oid(lc), AccessExclusiveLock);
+			reindex_drop(lfirst_oid(index));
+		}
+	}
+}
+
+/* ---- the statement ---- */
+
+/* Is it a table or materialized view with the same indexes in every region? */
+static bool
+reindex_is_everywhere(Oid relid)
+{
+	char		relkind = get_rel_relkind(relid);
+	Oid			schema = get_rel_namespace(relid);
+
+	return (relkind == RELKIND_RELATION || relkind == RELKIND_MATVIEW) &&
+		relid >= FirstNormalObjectId && schema != get_namespace_oid("onetrip", true) &&
+		get_rel_persistence(relid) != RELPERSISTENCE_TEMP;
+}
+
+static bool
+reindex_is_index(Oid relid)
+{
+	char		relkind = get_rel_relkind(relid);
+
+	return relkind == RELKIND_INDEX || relkind == RELKIND_PARTITIONED_INDEX;
+}
+
+/* The relation, or the leaves of a partitioned one. */
+static List *
+reindex_leaves(Oid relid, char partitioned)
+{
+	List	   *leaves = NIL;
+	ListCell   *lc;
+
+	if (get_rel_relkind(relid) != partitioned)
+		return list_make1_oid(relid);
+	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+	{
+		if (get_rel_relkind(lfirst_oid(lc)) != partitioned)
+			leaves = lappend_oid(leaves, lfirst_oid(lc));
+	}
+	return leaves;
+}
+
+/* All tables of a schema, or of the database if it is InvalidOid. */
+static List *
+reindex_tables_of(Oid schema)
+{
+	List	   *tables = NIL;
+	Relation	catalog = table_open(RelationRelationId, AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(schema));
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, OidIsValid(schema) ? 1 : 0, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (form->relhasindex && reindex_is_everywhere(form->oid))
+			tables = lappend_oid(tables, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	list_sort(tables, list_oid_cmp);
+	return tables;
+}
+
+/*
+ * The relations that the statement names: tables, or one index or the leaves of a
+ * partitioned one.  NIL: the statement is PostgreSQL's own affair, perhaps since
+ * it will fail.
+ */
+static List *
+reindex_named(ReindexStmt *stmt)
+{
+	bool		is_index = stmt->kind == REINDEX_OBJECT_INDEX;
+	Oid			oid;
+
+	switch (stmt->kind)
+	{
+		case REINDEX_OBJECT_INDEX:
+		case REINDEX_OBJECT_TABLE:
+			oid = RangeVarGetRelid(stmt->relation, NoLock, true);
+			if (!OidIsValid(oid) || reindex_is_index(oid) != is_index || !OT_OWNS_RELATION(oid))
+				return NIL;
+			return reindex_leaves(oid, is_index ? RELKIND_PARTITIONED_INDEX : RELKIND_PARTITIONED_TABLE);
+		case REINDEX_OBJECT_SCHEMA:
+			oid = get_namespace_oid(stmt->name, true);
+			return OidIsValid(oid) && OT_OWNS_SCHEMA(oid) ? reindex_tables_of(oid) : NIL;
+		case REINDEX_OBJECT_DATABASE:
+			if ((stmt->name != NULL && strcmp(stmt->name, ot_database) != 0) || !OT_OWNS_DATABASE(MyDatabaseId))
+				return NIL;
+			return reindex_tables_of(InvalidOid);
+		default:
+			return NIL;
+	}
+}
+
+static Oid
+reindex_table_of(Oid relid)
+{
+	return get_rel_relkind(relid) == RELKIND_INDEX ? IndexGetRelation(relid, true) : relid;
+}
+
+/* Can the index be built anew in this way?  One that cannot is passed over with a warning, as in PostgreSQL. */
+static bool
+reindex_is_possible(Oid index, int elevel)
+{
+	FormData_pg_index state;
+
+	if (!ot_index_read_state(index, &state) || OidIsValid(ot_reindex_original(index)))
+		return false;
+	if (state.indisvalid && !state.indisexclusion)
+		return true;
+	if (elevel == 0)
+		return false;
+	if (!state.indisvalid)
+		ereport(elevel,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg("cannot reindex invalid index \"%s.%s\" concurrently, skipping",
+						get_namespace_name(get_rel_namespace(index)), get_rel_name(index))));
+	else
+		ereport(elevel,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot reindex exclusion constraint index \"%s.%s\" concurrently, skipping",
+						get_namespace_name(get_rel_namespace(index)), get_rel_name(index))));
+	return false;
+}
+
+/* The indexes to build anew: this one, or those of the table. */
+static List *
+reindex_indexes_of(Oid relid, int elevel)
+{
+	List	   *found = NIL;
+	List	   *all;
+	Relation	rel;
+	ListCell   *lc;
+
+	if (get_rel_relkind(relid) == RELKIND_INDEX)
+		return reindex_is_possible(relid, 0) ? list_make1_oid(relid) : NIL;
+	rel = try_relation_open(relid, AccessShareLock);
+	if (rel == NULL)
+		return NIL;
+	all = RelationGetIndexList(rel);
+	relation_close(rel, NoLock);
+	foreach(lc, all)
+	{
+		if (reindex_is_possible(lfirst_oid(lc), elevel))
+			found = lappend_oid(found, lfirst_oid(lc));
+	}
+	return found;
+}
+
+/* Are they all ours to do, and is there anything to do? */
+static bool
+reindex_are_jobs(List *relids)
+{
+	bool		any = false;
+	ListCell   *lc;
+
+	foreach(lc, relids)
+	{
+		Oid			table = reindex_table_of(lfirst_oid(lc));
+
+		if (!OidIsValid(table) || !reindex_is_everywhere(table))
+			return false;
+		any = any || reindex_indexes_of(lfirst_oid(lc), 0) != NIL;
+	}
+	return any;
+}
+
+/*
+ * Waits until the copy has taken the place of its index, or is gone otherwise.
+ * Begins and ends in a transaction; holds no lock and no snapshot in between.
+ */
+static void
+reindex_await(const Awaited *awaited)
+{
+	for (;;)
+	{
+		FormData_pg_index state;
+
+		if (!ot_index_read_state(awaited->copy, &state))
+			break;
+		ot_index_raise_failure(awaited->copy);
+		CommitTransactionCommand();
+		ot_index_pause(WAIT_MS);
+		StartTransactionCommand();
+	}
+	if (reindex_file_of(awaited->index) == InvalidOid)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("the index was dropped before it was built anew")));
+	if (reindex_file_of(awaited->index) == awaited->file)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("index \"%s\" was not built anew", get_rel_name(awaited->index)),
+				 errdetail("What was being built in its place was dropped."),
+				 errhint("Run the statement again.")));
+}
+
+/*
+ * Defines the copies of a table's indexes, of one, or of those that somebody else
+ * has asked for already, in a transaction of its own, and waits for them.  Begins
+ * and ends in a transaction.
+ */
+static void
+reindex_relation_concurrently(Oid relid, MemoryContext context)
+{
+	TimestampTz since = ot_now();
+	Oid			table = reindex_table_of(relid);
+	List	   *all = NIL;
+	ListCell   *lc;
+
+	if (!ActiveSnapshotSet())
+		PushActiveSnapshot(GetTransactionSnapshot());
+	while (OidIsValid(table) && !ot_index_try_lock(table, ShareUpdateExclusiveLock))
+	{
+		ot_index_pause_politely(since);
+		table = reindex_table_of(relid);
+	}
+	if (!OidIsValid(table))
+	{
+		PopActiveSnapshot();
+		return;
+	}
+	ot_ddl_take_schema_key();
+	foreach(lc, reindex_indexes_of(relid, WARNING))
+	{
+		Oid			index = lfirst_oid(lc);
+		Awaited    *awaited = MemoryContextAlloc(context, sizeof(Awaited));
+		MemoryContext old;
+
+		awaited->index = index;
+		awaited->file = reindex_file_of(index);
+		awaited->copy = reindex_copy_of(index);
+		if (!OidIsValid(awaited->copy))
+		{
+			char	   *text = psprintf("REINDEX INDEX CONCURRENTLY %s",
+										quote_qualified_identifier(get_namespace_name(get_rel_namespace(index)),
+																   get_rel_name(index)));
+
+			ot_write_set_statement(text, strlen(text));
+			awaited->copy = reindex_make_copy(table, index);
+		}
+		old = MemoryContextSwitchTo(context);
+		all = lappend(all, awaited);
+		MemoryContextSwitchTo(old);
+	}
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	ot_worker_wake_jobs();
+	StartTransactionCommand();
+	foreach(lc, all)
+		reindex_await(lfirst(lc));
+}
+
+/*
+ * Carries out REINDEX CONCURRENTLY if it is to be a job in every region.  Returns
+ * false if it is not.
+ */
+bool
+ot_reindex_run(ReindexStmt *stmt, ProcessUtilityContext context)
+{
+	List	   *relids;
+	List	   *kept;
+	ListCell   *lc;
+	MemoryContext lasting;
+	MemoryContext old;
+
+	if (!ot_reindex_is_concurrent(stmt) || ot_format_level < LEVEL)
+		return false;
+	ot_ddl_check_reindex(stmt);
+	relids = reindex_named(stmt);
+	if (!reindex_are_jobs(relids))
+		return false;
+	PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "REINDEX CONCURRENTLY");
+	if (stmt->kind == REINDEX_OBJECT_DATABASE)
+		ereport(WARNING,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot reindex system catalogs concurrently, skipping all")));
+	lasting = AllocSetContextCreate(PortalContext, "onetrip REINDEX", ALLOCSET_SMALL_SIZES);
+	old = MemoryContextSwitchTo(lasting);
+	kept = list_copy(relids);
+	MemoryContextSwitchTo(old);
+	foreach(lc, kept)
+		reindex_relation_concurrently(lfirst_oid(lc), lasting);
+	MemoryContextDelete(lasting);
+	return true;
+}
