@@ -39,6 +39,7 @@ extern void ot_subscription_init(void);
 extern void ot_subscription_table_changes(const char *schema, const char *table);
 extern void ot_subscription_look_for_taken_over(void);
 extern void ot_subscription_end_taken_over(void);
+/* subscription_elsewhere.c */
 extern void ot_subscription_note_definitions(const char *name);
 extern bool ot_subscription_take_over(const char *name, int node, Oid subscription);
 extern void ot_subscription_remove(const char *name);

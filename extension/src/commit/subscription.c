@@ -15,7 +15,7 @@
  *				until the table's first rows are copied
  *
  * How it can be made at another node, if this one is lost, is in
- * onetrip.subscription_definition (apply/move_subscription.c).
+ * onetrip.subscription_definition (subscription_elsewhere.c).
  *
  * A worker begins with an entry that writes the row.  An entry of an earlier
  * worker that is still under way loses against that one, or is decided before it;
@@ -46,7 +46,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "commit/commit_internal.h"
+#include "commit/subscription_internal.h"
 
 #include <signal.h>
 
@@ -76,19 +76,6 @@
 
 #include "ddl/ddl.h"
 
-#define TABLE "onetrip.subscription_position"
-
-/* A row of the table. */
-typedef struct Position
-{
-	int			node;
-	Oid			subscription;	/* its OID there */
-	char	   *region;
-	XLogRecPtr	position;
-	char	   *copying;		/* names of tables, or "" */
-	bool		is_here;		/* of this node's subscription, not only of its name */
-} Position;
-
 static ProcessUtility_hook_type prev_process_utility = NULL;
 
 /* What a worker knows. */
@@ -114,7 +101,7 @@ typedef struct Before
 } Before;
 
 /* The statement is given by ot_subscription_take_over(). */
-static bool taking_over = false;
+bool		ot_subscription_taking_over = false;
 
 /* In the apply worker: entries have changed the table. */
 static bool table_has_changed = false;
@@ -127,20 +114,12 @@ static List *ended = NIL;
 
 /* ---- the table ---- */
 
-typedef struct Context
-{
-	Oid			user;
-	int			security_context;
-	int			nest_level;
-	bool		read_only;
-} Context;
-
 /*
  * The table belongs to the extension, and the subscription to somebody else, whose
  * names must mean nothing here.
  */
-static void
-subscription_begin(Context *saved)
+void
+ot_subscription_begin(OtSubscriptionContext *saved)
 {
 	GetUserIdAndSecContext(&saved->user, &saved->security_context);
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, saved->security_context | SECURITY_LOCAL_USERID_CHANGE);
@@ -156,8 +135,8 @@ subscription_begin(Context *saved)
 		elog(ERROR, "SPI_connect failed");
 }
 
-static void
-subscription_end(const Context *saved)
+void
+ot_subscription_end(const OtSubscriptionContext *saved)
 {
 	SPI_finish();
 	PopActiveSnapshot();
@@ -170,8 +149,8 @@ subscription_end(const Context *saved)
  * Runs a statement with the parameters $1, a subscription's name, $2, a relid,
  * $3, this node's number, $4, a position, and $5, the subscription's OID.
  */
-static uint64
-subscription_execute(int expected, const char *query, const char *name, Oid relid, XLogRecPtr position, Oid oid)
+uint64
+ot_subscription_execute(int expected, const char *query, const char *name, Oid relid, XLogRecPtr position, Oid oid)
 {
 	Oid			types[] = {TEXTOID, OIDOID, INT4OID, PG_LSNOID, OIDOID};
 	Datum		args[] = {
@@ -194,8 +173,8 @@ subscription_execute(int expected, const char *query, const char *name, Oid reli
  * until the end of the transaction, which then becomes an entry.  Another node's
  * is locked only if there is no subscription here yet.
  */
-static bool
-subscription_read(const char *name, Oid subscription, Oid relid, bool lock, Position *row)
+bool
+ot_subscription_read(const char *name, Oid subscription, Oid relid, bool lock, OtSubscriptionRow *row)
 {
 	HeapTuple	tuple;
 	TupleDesc	desc;
@@ -203,10 +182,10 @@ subscription_read(const char *name, Oid subscription, Oid relid, bool lock, Posi
 
 #define COLUMNS "SELECT node_id, region, position, pg_catalog.array_to_string(copying, ', '), subid FROM " TABLE " WHERE "
 	row->is_here = OidIsValid(subscription) &&
-		subscription_execute(SPI_OK_SELECT, lock ? COLUMNS HERE " FOR UPDATE" : COLUMNS HERE,
+		ot_subscription_execute(SPI_OK_SELECT, lock ? COLUMNS HERE " FOR UPDATE" : COLUMNS HERE,
 							 name, relid, 0, subscription) > 0;
 	if (!row->is_here &&
-		subscription_execute(SPI_OK_SELECT, lock && !OidIsValid(subscription) ? COLUMNS NAMED " FOR UPDATE" : COLUMNS NAMED,
+		ot_subscription_execute(SPI_OK_SELECT, lock && !OidIsValid(subscription) ? COLUMNS NAMED " FOR UPDATE" : COLUMNS NAMED,
 							 name, relid, 0, InvalidOid) == 0)
 		return false;
 	tuple = SPI_tuptable->vals[0];
@@ -219,8 +198,8 @@ subscription_read(const char *name, Oid subscription, Oid relid, bool lock, Posi
 	return true;
 }
 
-static bool
-subscription_has_table(void)
+bool
+ot_subscription_has_table(void)
 {
 	Oid			schema = get_namespace_oid("onetrip", true);
 
@@ -230,16 +209,13 @@ subscription_has_table(void)
 static void
 subscription_check_table(void)
 {
-	if (!subscription_has_table())
+	if (!ot_subscription_has_table())
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_NOW),
 				 errmsg("a subscription needs a newer version of extension onetrip in this database"),
 				 errhint("ALTER EXTENSION onetrip UPDATE.")));
 }
 
-/* The tables that are not the main worker's yet. */
-#define COPIED_FROM "FROM pg_catalog.pg_subscription_rel AS r " \
-	"WHERE r.srsubid OPERATOR(pg_catalog.=) $5 AND r.srsubstate OPERATOR(pg_catalog.<>) 'r'::pg_catalog.\"char\""
 #define COPYING "ARRAY(SELECT r.srrelid::pg_catalog.regclass::pg_catalog.text " COPIED_FROM " ORDER BY 1)"
 /* At what position the last of the others was handed to it. */
 #define HANDED_OVER "COALESCE((SELECT pg_catalog.max(r.srsublsn) FROM pg_catalog.pg_subscription_rel AS r " \
@@ -249,15 +225,15 @@ subscription_check_table(void)
 	"AND p.relid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid AND NOT EXISTS (SELECT " COPIED_FROM " AND r.srrelid OPERATOR(pg_catalog.=) p.relid)"
 
 /* The OIDs of a query's rows, in the present memory context. */
-static List *
-subscription_oids(const char *query, const char *name, Oid subscription)
+List *
+ot_subscription_oids(const char *query, const char *name, Oid subscription)
 {
 	MemoryContext context = CurrentMemoryContext;
 	List	   *oids = NIL;
-	Context		saved;
+	OtSubscriptionContext		saved;
 
-	subscription_begin(&saved);
-	(void) subscription_execute(SPI_OK_SELECT, query, name, InvalidOid, 0, subscription);
+	ot_subscription_begin(&saved);
+	(void) ot_subscription_execute(SPI_OK_SELECT, query, name, InvalidOid, 0, subscription);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		bool		isnull;
@@ -267,7 +243,7 @@ subscription_oids(const char *query, const char *name, Oid subscription)
 		oids = lappend_oid(oids, oid);
 		MemoryContextSwitchTo(old);
 	}
-	subscription_end(&saved);
+	ot_subscription_end(&saved);
 	return oids;
 }
 
@@ -279,7 +255,7 @@ subscription_oids(const char *query, const char *name, Oid subscription)
 static void
 subscription_check_tables(const char *name, Oid subscription)
 {
-	List	   *own = subscription_oids("SELECT r.srrelid FROM pg_subscription_rel AS r JOIN pg_class AS c ON c.oid = r.srrelid "
+	List	   *own = ot_subscription_oids("SELECT r.srrelid FROM pg_subscription_rel AS r JOIN pg_class AS c ON c.oid = r.srrelid "
 										"WHERE r.srsubid = $5 AND c.relnamespace = 'onetrip'::regnamespace", name, subscription);
 
 	if (own != NIL)
@@ -295,8 +271,8 @@ subscription_check_tables(const char *name, Oid subscription)
 	errhint("To remove what is left of it here: ALTER SUBSCRIPTION %s DISABLE; ALTER SUBSCRIPTION %s SET (slot_name = NONE); DROP SUBSCRIPTION %s.", \
 			quote_identifier(name), quote_identifier(name), quote_identifier(name))
 
-static int
-subscription_say_elsewhere(const char *name, const Position *row)
+int
+ot_subscription_say_elsewhere(const char *name, const OtSubscriptionRow *row)
 {
 	if (row == NULL)
 		return errdetail("The cluster knows of no subscription of this name.");
@@ -306,12 +282,12 @@ subscription_say_elsewhere(const char *name, const Position *row)
 }
 
 pg_noreturn static void
-subscription_refuse_elsewhere(const char *name, const Position *row)
+subscription_refuse_elsewhere(const char *name, const OtSubscriptionRow *row)
 {
 	ereport(ERROR,
 			(errcode(OT_ERR_NOT_NOW),
 			 errmsg("subscription \"%s\" is not at this node any more", name),
-			 subscription_say_elsewhere(name, row),
+			 ot_subscription_say_elsewhere(name, row),
 			 HINT_ELSEWHERE));
 }
 
@@ -361,20 +337,20 @@ subscription_begin_table(const char *name)
 	XLogRecPtr	since;
 	char		state = GetSubscriptionRelState(subscription, relid, &since);
 	char		origin[NAMEDATALEN];
-	Position	row;
+	OtSubscriptionRow	row;
 
 	/* it has nothing left to do but to end */
 	if (state == SUBREL_STATE_UNKNOWN || state == SUBREL_STATE_SYNCDONE || state == SUBREL_STATE_READY)
 		return;
 	worker.has_row = true;
-	if (!subscription_read(name, subscription, relid, true, &row) || !row.is_here)
+	if (!ot_subscription_read(name, subscription, relid, true, &row) || !row.is_here)
 	{
-		(void) subscription_execute(SPI_OK_INSERT, "INSERT INTO " TABLE " (subscription, relid, node_id, region, subid, position) "
+		(void) ot_subscription_execute(SPI_OK_INSERT, "INSERT INTO " TABLE " (subscription, relid, node_id, region, subid, position) "
 									"VALUES ($1, $2, $3, pg_catalog.current_setting('onetrip.region'), $5, '0/0')",
 									name, relid, InvalidXLogRecPtr, subscription);
 		return;
 	}
-	(void) subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET changed = pg_catalog.now() WHERE " HERE,
+	(void) ot_subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET changed = pg_catalog.now() WHERE " HERE,
 								name, relid, InvalidXLogRecPtr, subscription);
 	worker.position = row.position;
 	if (worker.position == InvalidXLogRecPtr)
@@ -394,8 +370,8 @@ subscription_begin_worker(void)
 {
 	Oid			subscription = MySubscription->oid;
 	const char *name;
-	Position	row;
-	Context		saved;
+	OtSubscriptionRow	row;
+	OtSubscriptionContext		saved;
 	bool		found;
 
 	subscription_check_table();
@@ -406,13 +382,13 @@ subscription_begin_worker(void)
 
 	name = subscription_lock_catalogs();
 	subscription_check_tables(name, subscription);
-	subscription_begin(&saved);
-	found = subscription_read(name, subscription, InvalidOid, true, &row);
+	ot_subscription_begin(&saved);
+	found = ot_subscription_read(name, subscription, InvalidOid, true, &row);
 	if (!found || !row.is_here)
 	{
 		ereport(LOG,
 				(errmsg("disabling subscription \"%s\", which is not at this node", name),
-				 subscription_say_elsewhere(name, found ? &row : NULL)));
+				 ot_subscription_say_elsewhere(name, found ? &row : NULL)));
 		DisableSubscription(subscription);
 		worker.is_elsewhere = true;
 	}
@@ -422,7 +398,7 @@ subscription_begin_worker(void)
 	{
 		char		origin[NAMEDATALEN];
 
-		(void) subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET changed = pg_catalog.now() WHERE " HERE,
+		(void) ot_subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET changed = pg_catalog.now() WHERE " HERE,
 									name, InvalidOid, InvalidXLogRecPtr, subscription);
 		worker.has_row = true;
 		worker.position = row.position;
@@ -430,7 +406,7 @@ subscription_begin_worker(void)
 		if (worker.position != InvalidXLogRecPtr)
 			subscription_advance(origin, worker.position);
 	}
-	subscription_end(&saved);
+	ot_subscription_end(&saved);
 	worker.has_begun = true;
 }
 
@@ -444,8 +420,8 @@ subscription_write(bool has_changes)
 	RepOriginId origin = replorigin_session_origin;
 	XLogRecPtr	position = replorigin_session_origin_lsn;
 	char	   *table;
-	Position	row;
-	Context		saved;
+	OtSubscriptionRow	row;
+	OtSubscriptionContext		saved;
 	bool		found;
 
 	/* nothing may commit after a failure that has cost the worker its origin */
@@ -472,12 +448,12 @@ subscription_write(bool has_changes)
 	/* an abort record with the origin would mark the position as reached */
 	replorigin_session_origin = InvalidRepOriginId;
 	name = subscription_lock_catalogs();
-	subscription_begin(&saved);
-	found = subscription_read(name, subscription, InvalidOid, true, &row);
+	ot_subscription_begin(&saved);
+	found = ot_subscription_read(name, subscription, InvalidOid, true, &row);
 	if (!found || !row.is_here)
 		subscription_refuse_elsewhere(name, found ? &row : NULL);
 	if (OidIsValid(relid))
-		found = subscription_read(name, subscription, relid, true, &row) && row.is_here;
+		found = ot_subscription_read(name, subscription, relid, true, &row) && row.is_here;
 	/* somebody has changed it by hand, or has dropped the table's part */
 	if (!found || !worker.has_row || row.position != worker.position ||
 		(has_changes && position <= worker.position))
@@ -489,20 +465,20 @@ subscription_write(bool has_changes)
 						   LSN_FORMAT_ARGS(found ? row.position : InvalidXLogRecPtr))));
 	position = Max(position, worker.position);
 	if (OidIsValid(relid))
-		(void) subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET position = $4, changed = pg_catalog.now() WHERE " HERE,
+		(void) ot_subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET position = $4, changed = pg_catalog.now() WHERE " HERE,
 									name, relid, position, subscription);
 	else
 	{
 		bool		isnull;
 
-		if (subscription_execute(SPI_OK_UPDATE_RETURNING, "UPDATE " TABLE " SET position = GREATEST($4, " HANDED_OVER "), copying = " COPYING
+		if (ot_subscription_execute(SPI_OK_UPDATE_RETURNING, "UPDATE " TABLE " SET position = GREATEST($4, " HANDED_OVER "), copying = " COPYING
 								 ", changed = pg_catalog.now() WHERE " HERE " RETURNING position",
 								 name, relid, position, subscription) != 1)
 			elog(ERROR, "cannot write the row of subscription \"%s\"", name);
 		position = DatumGetLSN(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
-		(void) subscription_execute(SPI_OK_DELETE, DELETE_COPIED, name, relid, position, subscription);
+		(void) ot_subscription_execute(SPI_OK_DELETE, DELETE_COPIED, name, relid, position, subscription);
 	}
-	subscription_end(&saved);
+	ot_subscription_end(&saved);
 	replorigin_session_origin = origin;
 	worker.position = position;
 }
@@ -511,13 +487,13 @@ subscription_write(bool has_changes)
 static bool
 subscription_copies_others(void)
 {
-	Context		saved;
+	OtSubscriptionContext		saved;
 	bool		differs;
 
-	subscription_begin(&saved);
-	differs = subscription_execute(SPI_OK_SELECT, "SELECT FROM " TABLE " WHERE " HERE " AND copying OPERATOR(pg_catalog.<>) " COPYING,
+	ot_subscription_begin(&saved);
+	differs = ot_subscription_execute(SPI_OK_SELECT, "SELECT FROM " TABLE " WHERE " HERE " AND copying OPERATOR(pg_catalog.<>) " COPYING,
 								   MySubscription->name, InvalidOid, 0, MySubscription->oid) > 0;
-	subscription_end(&saved);
+	ot_subscription_end(&saved);
 	return differs;
 }
 
@@ -612,7 +588,7 @@ ot_subscription_table_changes(const char *schema, const char *table)
 void
 ot_subscription_look_for_taken_over(void)
 {
-	Context		saved;
+	OtSubscriptionContext		saved;
 
 	if (likely(!table_has_changed) ||
 		!ConditionalLockRelationOid(SubscriptionRelationId, AccessShareLock))
@@ -621,8 +597,8 @@ ot_subscription_look_for_taken_over(void)
 	if (taken_over != ended)
 		list_free(taken_over);
 	taken_over = NIL;
-	subscription_begin(&saved);
-	(void) subscription_execute(SPI_OK_SELECT, "SELECT s.oid FROM pg_catalog.pg_subscription AS s WHERE s.subenabled "
+	ot_subscription_begin(&saved);
+	(void) ot_subscription_execute(SPI_OK_SELECT, "SELECT s.oid FROM pg_catalog.pg_subscription AS s WHERE s.subenabled "
 								"AND s.subdbid OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database AS d "
 								"WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) "
 								"AND NOT EXISTS (SELECT FROM " TABLE " AS p WHERE p.relid OPERATOR(pg_catalog.=) $2 "
@@ -637,7 +613,7 @@ ot_subscription_look_for_taken_over(void)
 		taken_over = lappend_oid(taken_over, DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull)));
 		MemoryContextSwitchTo(old);
 	}
-	subscription_end(&saved);
+	ot_subscription_end(&saved);
 }
 
 /*
@@ -665,209 +641,6 @@ ot_subscription_end_taken_over(void)
 	LWLockRelease(LogicalRepWorkerLock);
 	list_free(ended);
 	ended = taken_over;
-}
-
-/* ---- how to make it elsewhere ---- */
-
-#define DEFINITION_TABLE "onetrip.subscription_definition"
-
-/* Subscriptions of this database and node. */
-#define ARE_HERE \
-	"FROM pg_subscription AS s JOIN " TABLE " AS p ON p.relid = 0 AND p.node_id = $3 AND p.subid = s.oid AND p.subscription = s.subname " \
-	"WHERE s.subdbid = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()) AND $1 IN ('', s.subname) "
-
-/* How far one with local tables has come is not in the log, and other nodes have other rows. */
-#define HAS_LOCAL_TABLES \
-	"EXISTS (SELECT FROM pg_subscription_rel AS r CROSS JOIN LATERAL " \
-	"(SELECT r.srrelid UNION SELECT t.relid FROM pg_partition_tree(r.srrelid) AS t) AS part (oid) " \
-	"JOIN pg_class AS c ON c.oid = part.oid AND c.relkind = 'r' WHERE r.srsubid = s.oid AND (c.relpersistence <> 'p' " \
-	"OR c.relam IS DISTINCT FROM (SELECT a.oid FROM pg_am AS a WHERE a.amname = 'onetrip')))"
-
-/* Later versions of PostgreSQL have more options, each with a column of its own. */
-#define DEFINITIONS \
-	"(SELECT s.subname::text AS subscription, pg_get_userbyid(s.subowner)::text AS owner, s.subconninfo AS connection, " \
-	"s.subpublications AS publications, s.subenabled AS enabled, " \
-	"(SELECT jsonb_object_agg(o.name, c.value) FROM jsonb_each_text(to_jsonb(s)) AS c JOIN (VALUES ('binary', 'subbinary'), " \
-	"('synchronous_commit', 'subsynccommit'), ('disable_on_error', 'subdisableonerr'), ('password_required', 'subpasswordrequired'), " \
-	"('run_as_owner', 'subrunasowner'), ('origin', 'suborigin')) AS o (name, key) ON o.key = c.key) || " \
-	"jsonb_build_object('slot_name', COALESCE(s.subslotname::text, 'none'), " \
-	"'streaming', CASE WHEN s.substream::text IN ('t', 'true') THEN 'on' ELSE 'off' END) AS options, " \
-	"ARRAY(SELECT format('%I.%I', n.nspname, c.relname) FROM pg_subscription_rel AS r JOIN pg_class AS c ON c.oid = r.srrelid " \
-	"JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE r.srsubid = s.oid ORDER BY 1) AS tables " \
-	ARE_HERE "AND NOT " HAS_LOCAL_TABLES ")"
-
-#define IS_NEW "ROW(d.owner, d.connection, d.publications, d.enabled, d.options, d.tables) IS DISTINCT FROM " \
-	"ROW(n.owner, n.connection, n.publications, n.enabled, n.options, n.tables)"
-
-#define ARE_OLD \
-	"FROM " DEFINITION_TABLE " AS d WHERE $1 IN ('', d.subscription) AND (EXISTS (SELECT " ARE_HERE "AND s.subname = d.subscription AND " \
-	HAS_LOCAL_TABLES ") OR NOT EXISTS (SELECT FROM " TABLE " AS p WHERE p.relid = 0 AND p.subscription = d.subscription))"
-
-/*
- * Lets the cluster know how the subscriptions of this node are made, or the one of
- * this name, so that another one can take them over.
- */
-void
-ot_subscription_note_definitions(const char *name)
-{
-	const char *filter = name ? name : "";
-	Context		saved;
-
-	if (!subscription_has_table())
-		return;
-	subscription_begin(&saved);
-	if (subscription_execute(SPI_OK_SELECT, "SELECT FROM " DEFINITIONS " AS n LEFT JOIN " DEFINITION_TABLE " AS d USING (subscription) WHERE " IS_NEW,
-							 filter, InvalidOid, 0, InvalidOid) > 0)
-		(void) subscription_execute(SPI_OK_INSERT, "INSERT INTO " DEFINITION_TABLE " SELECT n.* FROM " DEFINITIONS " AS n "
-									"LEFT JOIN " DEFINITION_TABLE " AS d USING (subscription) WHERE " IS_NEW
-									" ON CONFLICT (subscription) DO UPDATE SET owner = excluded.owner, connection = excluded.connection, "
-									"publications = excluded.publications, enabled = excluded.enabled, options = excluded.options, tables = excluded.tables",
-									filter, InvalidOid, 0, InvalidOid);
-	if (subscription_execute(SPI_OK_SELECT, "SELECT " ARE_OLD, filter, InvalidOid, 0, InvalidOid) > 0)
-		(void) subscription_execute(SPI_OK_DELETE, "DELETE " ARE_OLD, filter, InvalidOid, 0, InvalidOid);
-	subscription_end(&saved);
-}
-
-/*
- * PostgreSQL takes all tables that are published now for complete.  Those that the
- * former node did not follow are not: a REFRESH copies them.
- */
-static void
-subscription_forget_others(const char *name, Oid subscription)
-{
-	ListCell   *lc;
-
-	foreach(lc, subscription_oids("SELECT r.srrelid FROM pg_subscription_rel AS r JOIN " DEFINITION_TABLE " AS d ON d.subscription = $1 "
-								  "WHERE r.srsubid = $5 AND NOT EXISTS (SELECT FROM unnest(d.tables) AS t WHERE to_regclass(t) = r.srrelid)",
-								  name, subscription))
-		RemoveSubscriptionRel(subscription, lfirst_oid(lc));
-}
-
-/* Runs a statement about subscriptions, without what it says about it to a client. */
-static void
-subscription_run(const char *statement)
-{
-	int			level = NewGUCNestLevel();
-
-	(void) set_config_option("log_min_messages", "error", PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-	if (SPI_execute(statement, false, 0) != SPI_OK_UTILITY)
-		elog(ERROR, "cannot execute a statement about a subscription");
-	AtEOXact_GUC(false, level);
-}
-
-/*
- * Takes the subscription over from the node that has it under this OID, with the
- * tables that it follows there, and without a word to its publisher.  Returns false
- * if it is not there any more, or cannot be taken over.  Called in a transaction of
- * a superuser, with SPI.
- */
-bool
-ot_subscription_take_over(const char *name, int node, Oid subscription)
-{
-	const char *quoted = quote_identifier(name);
-	char	   *owner;
-	char	   *create;
-	bool		enabled;
-	bool		isnull;
-	Oid			here;
-	List	   *tables;
-	ListCell   *lc;
-	Position	row;
-	Context		saved;
-	bool		found;
-
-	/* the catalog comes before the row, as in a statement */
-	LockRelationOid(SubscriptionRelationId, ShareRowExclusiveLock);
-	subscription_begin(&saved);
-	found = subscription_read(name, InvalidOid, InvalidOid, true, &row) && row.node == node && row.subscription == subscription &&
-		(row.copying == NULL || row.copying[0] == '\0');
-	subscription_end(&saved);
-	if (!found)
-		return false;
-	tables = subscription_oids("SELECT to_regclass(t)::oid FROM " DEFINITION_TABLE " AS d CROSS JOIN unnest(d.tables) AS t "
-							   "WHERE d.subscription = $1 AND to_regclass(t) IS NOT NULL", name, InvalidOid);
-	if (subscription_execute(SPI_OK_SELECT, "SELECT d.owner, d.enabled, format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %s "
-							 "WITH (connect = false, create_slot = false, copy_data = false, enabled = false, %s)', d.subscription, d.connection, "
-							 "(SELECT string_agg(quote_ident(p.name), ', ' ORDER BY p.number) FROM unnest(d.publications) WITH ORDINALITY AS p (name, number)), "
-							 "(SELECT string_agg(format('%I = %L', o.key, o.value), ', ' ORDER BY o.key) FROM jsonb_each_text(d.options) AS o)) "
-							 "FROM " DEFINITION_TABLE " AS d WHERE d.subscription = $1", name, InvalidOid, 0, InvalidOid) != 1)
-		return false;
-	owner = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
-	enabled = DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, &isnull));
-	create = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3);
-
-	taking_over = true;
-	PG_TRY();
-	{
-		subscription_run(create);
-	}
-	PG_FINALLY();
-	{
-		taking_over = false;
-	}
-	PG_END_TRY();
-	CommandCounterIncrement();
-	here = get_subscription_oid(name, false);
-	foreach(lc, tables)
-		OT_ADD_SUBSCRIPTION_TABLE(here, lfirst_oid(lc));
-	CommandCounterIncrement();
-	if (subscription_oids("SELECT s.oid FROM pg_subscription AS s WHERE s.oid = $5 AND " HAS_LOCAL_TABLES, name, here) != NIL)
-		ereport(ERROR,
-				(errcode(OT_ERR_NOT_NOW),
-				 errmsg("subscription \"%s\" does not move by itself, since a table that it follows has become local", name)));
-	if (strcmp(owner, GetUserNameFromId(BOOTSTRAP_SUPERUSERID, false)) != 0)
-		subscription_run(psprintf("ALTER SUBSCRIPTION %s OWNER TO %s", quoted, quote_identifier(owner)));
-	if (enabled)
-		subscription_run(psprintf("ALTER SUBSCRIPTION %s ENABLE", quoted));
-	CommandCounterIncrement();
-	ot_subscription_note_definitions(name);
-	return true;
-}
-
-/*
- * Removes what is left here of a subscription that is at another node, if there is
- * a row that says so, and the cluster knows how it is made.  Nothing at the
- * publisher is removed with it: the slots are the other node's.  Called in a
- * transaction of a superuser, with SPI.
- */
-void
-ot_subscription_remove(const char *name)
-{
-	const char *quoted = quote_identifier(name);
-	Oid			subscription;
-	ListCell   *lc;
-	Position	row;
-	Context		saved;
-	bool		found;
-
-	/* or a statement could take it back meanwhile */
-	LockRelationOid(SubscriptionRelationId, AccessExclusiveLock);
-	subscription = get_subscription_oid(name, true);
-	if (!OidIsValid(subscription))
-		return;
-	subscription_begin(&saved);
-	found = subscription_read(name, subscription, InvalidOid, false, &row) && !row.is_here &&
-		subscription_execute(SPI_OK_SELECT, "SELECT FROM " DEFINITION_TABLE " WHERE subscription = $1", name, InvalidOid, 0, InvalidOid) > 0;
-	if (found)
-		ereport(LOG,
-				(errmsg("removing what is left here of subscription \"%s\"", name),
-				 subscription_say_elsewhere(name, &row)));
-	subscription_end(&saved);
-	if (!found)
-		return;
-	subscription_run(psprintf("ALTER SUBSCRIPTION %s DISABLE", quoted));
-	subscription_run(psprintf("ALTER SUBSCRIPTION %s SET (slot_name = NONE)", quoted));
-	/* for tables that are not complete, DROP would go to the publisher */
-	foreach(lc, subscription_oids("SELECT r.srrelid " COPIED_FROM, name, subscription))
-	{
-		char		origin[NAMEDATALEN];
-
-		OT_TABLE_ORIGIN_NAME(subscription, lfirst_oid(lc), origin);
-		replorigin_drop_by_name(origin, true, true);
-	}
-	RemoveSubscriptionRel(subscription, InvalidOid);
-	CommandCounterIncrement();
-	subscription_run(psprintf("DROP SUBSCRIPTION %s", quoted));
 }
 
 /* ---- around statements ---- */
@@ -898,7 +671,7 @@ subscription_check_options(List *options, bool creates)
  * not say so.  Whose it is, is known to the other server only.
  */
 static void
-subscription_check_takeover(CreateSubscriptionStmt *stmt, Oid user, const Position *row)
+subscription_check_takeover(CreateSubscriptionStmt *stmt, Oid user, const OtSubscriptionRow *row)
 {
 	if (!subscription_option_is(stmt->options, "connect", true) ||
 		subscription_option_is(stmt->options, "create_slot", true) ||
@@ -927,7 +700,7 @@ subscription_check_takeover(CreateSubscriptionStmt *stmt, Oid user, const Positi
  * would remove it at the publisher.
  */
 static void
-subscription_check_drop(const char *name, Oid oid, const Position *row)
+subscription_check_drop(const char *name, Oid oid, const OtSubscriptionRow *row)
 {
 	Subscription *subscription = GetSubscription(oid, false);
 
@@ -978,12 +751,12 @@ static bool
 subscription_before(Node *stmt, Before *before)
 {
 	const char *name = subscription_named_by(stmt);
-	Position	row;
-	Context		saved;
+	OtSubscriptionRow	row;
+	OtSubscriptionContext		saved;
 
 	if (likely(name == NULL) || !IsTransactionState() || !ot_capturing())
 		return false;
-	if (!subscription_has_table())
+	if (!ot_subscription_has_table())
 	{
 		if (IsA(stmt, CreateSubscriptionStmt))
 			subscription_check_table();
@@ -998,15 +771,15 @@ subscription_before(Node *stmt, Before *before)
 		subscription_check_options(((AlterSubscriptionStmt *) stmt)->options, false);
 
 	before->subscription = get_subscription_oid(name, true);
-	subscription_begin(&saved);
-	before->has_row = subscription_read(name, before->subscription, InvalidOid, false, &row);
+	ot_subscription_begin(&saved);
+	before->has_row = ot_subscription_read(name, before->subscription, InvalidOid, false, &row);
 	before->is_here = before->has_row && row.is_here;
 	if (before->has_row)
 	{
 		before->node = row.node;
 		before->there = row.subscription;
 	}
-	if (IsA(stmt, CreateSubscriptionStmt) && before->has_row && !OidIsValid(before->subscription) && !taking_over)
+	if (IsA(stmt, CreateSubscriptionStmt) && before->has_row && !OidIsValid(before->subscription) && !ot_subscription_taking_over)
 		subscription_check_takeover((CreateSubscriptionStmt *) stmt, saved.user, &row);
 	if (OidIsValid(before->subscription) && !before->is_here)
 	{
@@ -1016,7 +789,7 @@ subscription_before(Node *stmt, Before *before)
 		if (IsA(stmt, DropSubscriptionStmt))
 			subscription_check_drop(name, before->subscription, before->has_row ? &row : NULL);
 	}
-	subscription_end(&saved);
+	ot_subscription_end(&saved);
 	return true;
 }
 
@@ -1027,7 +800,7 @@ subscription_after(Node *stmt, const Before *before)
 	const char *name = subscription_named_by(stmt);
 	Oid			subscription;
 	LOCKTAG		tag;
-	Context		saved;
+	OtSubscriptionContext		saved;
 
 	/* the log has the row, but not what this server's catalog says */
 	ForceSyncCommit();
@@ -1036,17 +809,17 @@ subscription_after(Node *stmt, const Before *before)
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, SubscriptionRelRelationId);
 	if (OT_LOCK_HELD_BY_ME(&tag, AccessExclusiveLock))
 		ot_write_set_key_now(ot_hash_schema(), OT_KEY_SHARE, InvalidOid);
-	subscription_begin(&saved);
+	ot_subscription_begin(&saved);
 	subscription = get_subscription_oid(name, true);
 	if (IsA(stmt, CreateSubscriptionStmt))
 	{
-		Position	row;
+		OtSubscriptionRow	row;
 
 		/*
 		 * The row was not locked while the publisher answered: each entry of the
 		 * node that has it would have come in between.
 		 */
-		bool		has_row = subscription_read(name, InvalidOid, InvalidOid, true, &row);
+		bool		has_row = ot_subscription_read(name, InvalidOid, InvalidOid, true, &row);
 
 		if (has_row != before->has_row ||
 			(has_row && (row.node != before->node || row.subscription != before->there)))
@@ -1056,37 +829,37 @@ subscription_after(Node *stmt, const Before *before)
 					 errhint("SELECT * FROM onetrip.subscription_position says where it is.")));
 		if (has_row)
 		{
-			if (!taking_over)
+			if (!ot_subscription_taking_over)
 				subscription_check_takeover((CreateSubscriptionStmt *) stmt, saved.user, &row);
-			(void) subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET node_id = $3, region = pg_catalog.current_setting('onetrip.region'), "
+			(void) ot_subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET node_id = $3, region = pg_catalog.current_setting('onetrip.region'), "
 										"subid = $5, copying = " COPYING ", changed = pg_catalog.now() WHERE " NAMED,
 										name, InvalidOid, 0, subscription);
 		}
 		else
-			(void) subscription_execute(SPI_OK_INSERT, "INSERT INTO " TABLE " (subscription, relid, node_id, region, subid, position, copying) "
+			(void) ot_subscription_execute(SPI_OK_INSERT, "INSERT INTO " TABLE " (subscription, relid, node_id, region, subid, position, copying) "
 										"VALUES ($1, $2, $3, pg_catalog.current_setting('onetrip.region'), $5, '0/0', " COPYING ")",
 										name, InvalidOid, 0, subscription);
-		(void) subscription_execute(SPI_OK_DELETE, "DELETE FROM " TABLE " WHERE subscription OPERATOR(pg_catalog.=) $1 AND relid OPERATOR(pg_catalog.<>) $2",
+		(void) ot_subscription_execute(SPI_OK_DELETE, "DELETE FROM " TABLE " WHERE subscription OPERATOR(pg_catalog.=) $1 AND relid OPERATOR(pg_catalog.<>) $2",
 									name, InvalidOid, 0, InvalidOid);
 	}
 	else if (!before->is_here)
 		 /* the row, if there is one, is another node's */ ;
 	else if (IsA(stmt, DropSubscriptionStmt))
-		(void) subscription_execute(SPI_OK_DELETE, "DELETE FROM " TABLE " WHERE node_id OPERATOR(pg_catalog.=) $3 AND subid OPERATOR(pg_catalog.=) $5",
+		(void) ot_subscription_execute(SPI_OK_DELETE, "DELETE FROM " TABLE " WHERE node_id OPERATOR(pg_catalog.=) $3 AND subid OPERATOR(pg_catalog.=) $5",
 									name, InvalidOid, 0, before->subscription);
 	else if (IsA(stmt, RenameStmt))
-		(void) subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET subscription = $1 WHERE node_id OPERATOR(pg_catalog.=) $3 AND subid OPERATOR(pg_catalog.=) $5",
+		(void) ot_subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET subscription = $1 WHERE node_id OPERATOR(pg_catalog.=) $3 AND subid OPERATOR(pg_catalog.=) $5",
 									((RenameStmt *) stmt)->newname, InvalidOid, 0, before->subscription);
 	else
 	{
 		/* whoever takes it over meanwhile does not know the tables */
 		if (subscription_changes_tables(stmt))
-			(void) subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET copying = " COPYING ", changed = pg_catalog.now() WHERE " HERE,
+			(void) ot_subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET copying = " COPYING ", changed = pg_catalog.now() WHERE " HERE,
 										name, InvalidOid, 0, subscription);
-		(void) subscription_execute(SPI_OK_DELETE, DELETE_COPIED, name, InvalidOid, 0, subscription);
+		(void) ot_subscription_execute(SPI_OK_DELETE, DELETE_COPIED, name, InvalidOid, 0, subscription);
 	}
-	subscription_end(&saved);
-	if (taking_over)
+	ot_subscription_end(&saved);
+	if (ot_subscription_taking_over)
 		return;
 	/* what else has changed, the worker notes when it can */
 	CommandCounterIncrement();
@@ -1094,7 +867,7 @@ subscription_after(Node *stmt, const Before *before)
 		subscription_check_tables(name, subscription);
 	if (IsA(stmt, CreateSubscriptionStmt) && before->has_row)
 	{
-		subscription_forget_others(name, subscription);
+		ot_subscription_forget_others(name, subscription);
 		CommandCounterIncrement();
 	}
 	if (subscription_changes_tables(stmt) || IsA(stmt, DropSubscriptionStmt) || IsA(stmt, RenameStmt))

@@ -95,6 +95,7 @@ const OWN: &[&str] = &[
     "stop_point.c",
     "stored_type.c",
     "subscription.c",
+    "subscription_elsewhere.c",
     "temporary_function.c",
     "traced.c",
     "trips.c",
