@@ -71,6 +71,7 @@ typedef struct Job
 	Oid			index;
 	Oid			table;			/* InvalidOid: the index is gone */
 	bool		second;			/* gets a second entry */
+	bool		copy;			/* of REINDEX CONCURRENTLY */
 	bool		built;			/* and waits for it */
 	char	   *statement;
 	char	   *search_path;
@@ -141,6 +142,7 @@ jobs_read(MemoryContext context)
 		job->second = !gone && DatumGetBool(SPI_getbinval(row, desc, 4, &isnull));
 		job->built = !gone && DatumGetBool(SPI_getbinval(row, desc, 5, &isnull));
 		job->statement = TextDatumGetCString(SPI_getbinval(row, desc, 6, &isnull));
+		job->copy = strncmp(job->statement, "REINDEX", strlen("REINDEX")) == 0;
 		jobs = lappend(jobs, job);
 		MemoryContextSwitchTo(old);
 	}
@@ -178,7 +180,9 @@ jobs_note_failure(const Job *job, const char *message, int code)
 	ot_sql_worker_begin();
 	args[0] = CStringGetTextDatum(message);
 	args[1] = CStringGetTextDatum(unpack_sql_state(code));
-	if (SPI_execute_with_args(psprintf("UPDATE onetrip.job_here SET attempts = attempts + 1, error = $1, sqlstate = $2 WHERE index = %u",
+	/* one that is built stays so */
+	if (SPI_execute_with_args(psprintf("UPDATE onetrip.job_here SET attempts = attempts + 1, error = $1, "
+									   "sqlstate = CASE WHEN sqlstate = '00000' THEN sqlstate ELSE $2 END WHERE index = %u",
 									   job->index), 2, types, args, NULL, false, 0) != SPI_OK_UPDATE)
 		elog(ERROR, "cannot write onetrip.job_here");
 	ot_sql_worker_end();
@@ -217,8 +221,8 @@ jobs_build(void *what)
 	"SELECT current_setting('onetrip.node_id')::integer AS node_id, " \
 	"format('%I.%I', n.nspname, c.relname) AS index, current_setting('onetrip.region') AS region, " \
 	"format('%I.%I', tn.nspname, t.relname) AS \"table\", j.statement, " \
-	"CASE WHEN i.indisvalid AND NOT " IS_COPY " THEN 'done' WHEN j.error IS NOT NULL THEN 'failed' " \
-	"WHEN " BUILT " THEN 'built' ELSE 'building' END AS state, " \
+	"CASE WHEN i.indisvalid AND NOT " IS_COPY " THEN 'done' WHEN " BUILT " THEN 'built' " \
+	"WHEN j.error IS NOT NULL THEN 'failed' ELSE 'building' END AS state, " \
 	"j.attempts, CASE WHEN NOT i.indisvalid OR " IS_COPY " THEN j.error END AS error, j.since " \
 	"FROM onetrip.job_here j JOIN pg_index i ON i.indexrelid = j.index " \
 	"JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace " \
@@ -258,7 +262,8 @@ jobs_report(void *nothing)
 }
 
 /*
- * Is the index built in all regions that are there and keep the table?  *before
+ * Is the index built in all regions that are there and keep the table?  Those that
+ * are away are waited for as well if the index would stay as it is there.  *before
  * is how many of their nodes have a lower number than this one.
  */
 static bool
@@ -275,7 +280,9 @@ jobs_is_built_everywhere(const Job *job, int *before)
 	appendStringInfoString(&query, "SELECT bool_and(r.node_id IS NOT NULL), count(*) FILTER (WHERE m.node_id < n.node_id) "
 						   "FROM n CROSS JOIN onetrip.members m LEFT JOIN onetrip.job_report r "
 						   "ON r.node_id = m.node_id AND r.index = n.index AND r.since = n.since AND r.state IN ('built', 'done') "
-						   "WHERE m.role = 'voter' AND m.heard <> 'not_connected'");
+						   "WHERE m.role = 'voter'");
+	if (!job->copy)
+		appendStringInfoString(&query, " AND m.heard <> 'not_connected'");
 	ot_sql_worker_execute(query.data, SPI_OK_SELECT);
 	everywhere = DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
 	/* none, if the index is gone */
@@ -314,14 +321,16 @@ jobs_propose(void *what)
 		wait->everywhere = now;
 	if (!TimestampDifferenceExceeds(wait->everywhere, now, before * TAKE_OVER_MS))
 		return;
+	/* until the next attempt, if this one fails: each of an exchange keeps out readers, too */
+	if (job->copy)
+		wait->next = now + Min((now - wait->everywhere) / ASK_PART, ASK_MAX_MS * INT64CONST(1000));
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	ot_session_watch_errors();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	/* it is in the entry */
 	ot_sql_worker_set("search_path", job->search_path);
-	if (!ot_index_propose(job->table, job->index))
-		wait->next = now + Min((now - wait->everywhere) / ASK_PART, ASK_MAX_MS * INT64CONST(1000));
+	(void) ot_index_propose(job->table, job->index);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 }

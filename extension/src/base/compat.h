@@ -347,6 +347,15 @@ ot_bitmap_next_page(OtBitmapIterator *iterator, BlockNumber *block, bool *lossy,
 #define OT_OWNS_PUBLICATION(oid) pg_publication_ownercheck(oid, GetUserId())
 #endif
 
+/* 17: the privilege MAINTAIN, and the role pg_maintain. */
+#if PG_VERSION_NUM >= 170000
+#define OT_MAY_MAINTAIN(table) (pg_class_aclcheck(table, GetUserId(), ACL_MAINTAIN) == ACLCHECK_OK)
+#define OT_MAY_MAINTAIN_ALL() has_privs_of_role(GetUserId(), ROLE_PG_MAINTAIN)
+#else
+#define OT_MAY_MAINTAIN(table) OT_OWNS_RELATION(table)
+#define OT_MAY_MAINTAIN_ALL() false
+#endif
+
 /* 18: ExecutorRun() has no parameter execute_once any more. */
 #if PG_VERSION_NUM >= 180000
 #define OT_EXECUTE_ONCE_PARAMETER

@@ -475,6 +475,8 @@ ot_index_propose(Oid table, Oid index)
 	if (!ot_index_try_lock(table, OidIsValid(original) ? AccessExclusiveLock : ShareLock))
 		return false;
 	ot_ddl_take_schema_key();
+	if (ot_reindex_original(index) != original)
+		return true;
 	if (!ot_index_read_state(index, &state) || state.indrelid != table ||
 		(state.indisvalid && !OidIsValid(original)) || !ot_index_is_built(index, &state))
 		return true;
@@ -509,11 +511,27 @@ ddl_index_finish(Oid table, Oid index)
 		OT_REINDEX_INDEX(index, get_rel_persistence(table), &params);
 }
 
+/*
+ * The index that an entry names.  Its role need not be allowed to look it up: the
+ * second entry has that of the owner, who may not use the schema.
+ */
+Oid
+ot_index_named(ReindexStmt *stmt)
+{
+	Oid			index = get_relname_relid(stmt->relation->relname, get_namespace_oid(stmt->relation->schemaname, false));
+
+	if (!OidIsValid(index))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"%s.%s\" does not exist", stmt->relation->schemaname, stmt->relation->relname)));
+	return index;
+}
+
 /* The second entry about an index, in another region. */
 void
 ot_index_apply_second(ReindexStmt *stmt)
 {
-	Oid			index = RangeVarGetRelid(stmt->relation, NoLock, false);
+	Oid			index = ot_index_named(stmt);
 	Oid			original = ot_reindex_original(index);
 
 	if (OidIsValid(original))
@@ -538,6 +556,14 @@ ot_index_waits_for_entry(Oid index)
 pg_noreturn static void
 ddl_index_refuse_to_build(Oid index)
 {
+	Oid			original = ot_reindex_original(index);
+
+	if (OidIsValid(original))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" is being built anew in all regions", get_rel_name(original)),
+				 errhint("Wait until that is over (onetrip.jobs shows how far it is), or give it up with DROP INDEX %s.",
+						 quote_identifier(get_rel_name(index)))));
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("index \"%s\" is not valid yet", get_rel_name(index)),
@@ -611,6 +637,9 @@ ot_index_raise_failure(Oid index)
 	(void) ddl_index_read_job(index, &error, &letters);
 	if (letters != NULL)
 		code = MAKE_SQLSTATE(letters[0], letters[1], letters[2], letters[3], letters[4]);
+	/* it is built, and its second entry has failed */
+	if (code == 0)
+		code = ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
 	if (error == NULL || code == ERRCODE_LOCK_NOT_AVAILABLE || code == ERRCODE_QUERY_CANCELED ||
 		ERRCODE_TO_CATEGORY(code) == ERRCODE_TRANSACTION_ROLLBACK)
 		return;
@@ -688,6 +717,7 @@ ddl_index_finish_of(RangeVar *name)
 	/* the statement will fail */
 	if (!OidIsValid(relid) || (!ot_is_apply_worker && !OT_OWNS_RELATION(relid)))
 		return;
+	ot_reindex_drop_copies(name);
 	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
 	{
 		Relation	rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
@@ -704,10 +734,7 @@ ddl_index_finish_of(RangeVar *name)
 		if (jobs && !ot_is_apply_worker)
 			ot_ddl_take_relation_key(lfirst_oid(lc));
 		foreach(index, unbuilt)
-		{
-			if (!OidIsValid(ot_reindex_original(lfirst_oid(index))))
-				ddl_index_finish(lfirst_oid(lc), lfirst_oid(index));
-		}
+			ddl_index_finish(lfirst_oid(lc), lfirst_oid(index));
 		CommandCounterIncrement();
 	}
 }
@@ -717,8 +744,8 @@ ddl_index_finish_of(RangeVar *name)
  * ON fails for an index that is not valid, and an index that is not valid
  * cannot become that of a partition: another one would be made.  So such indexes
  * are built now.  The statement waits for that, in every region where the job
- * is not done.  Indexes that REINDEX CONCURRENTLY has made would be made anew, as
- * valid ones, by ALTER COLUMN TYPE; they are dropped.
+ * is not done.  Indexes that REINDEX CONCURRENTLY has made are dropped, also before
+ * ALTER COLUMN TYPE, which would make them anew as valid ones.
  */
 void
 ot_index_jobs_finish(Node *stmt)
@@ -743,7 +770,8 @@ ot_index_jobs_finish(Node *stmt)
 			ddl_index_finish_of(((AlterTableStmt *) stmt)->relation);
 		else if (command->subtype == AT_AttachPartition)
 			ddl_index_finish_of(((PartitionCmd *) command->def)->name);
-		else if (OT_MAKES_INDEXES_ANEW(command->subtype))
+		else if (OT_MAKES_INDEXES_ANEW(command->subtype) || command->subtype == AT_AddIndexConstraint ||
+				 command->subtype == AT_ReplicaIdentity)
 			ot_reindex_drop_copies(((AlterTableStmt *) stmt)->relation);
 	}
 }
@@ -788,6 +816,9 @@ ot_index_job_has_duplicate(Relation rel, Oid index)
 {
 	FormData_pg_index state;
 
+	/* the first one has found that it is none */
+	if (OidIsValid(ot_reindex_original(index)))
+		return;
 	if (ot_index_read_state(index, &state) && state.indisready && !state.indisvalid)
 		ddl_index_take_out_of_use(rel, index, "Another region has written a value that may be there already.");
 }

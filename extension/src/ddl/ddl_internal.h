@@ -112,6 +112,7 @@ extern bool ot_index_is_built(Oid index, Form_pg_index state);
 extern bool ot_index_waits_for_entry(Oid index);
 extern void ot_index_note_job(Oid index, const char *statement);
 extern void ot_index_raise_failure(Oid index);
+extern Oid	ot_index_named(ReindexStmt *stmt);
 
 /* ddl_reindex.c */
 extern bool ot_reindex_is_concurrent(ReindexStmt *stmt);

@@ -7,10 +7,11 @@
  * index with the same definition and the name ..._reindex, with no contents, which
  * depends on the first one and is dropped with it.  Each region's job worker builds
  * it, as it does those of CREATE INDEX CONCURRENTLY (ddl_index.c).  When all regions
- * that are there have built it, a second entry puts it in the place of the first in
- * all of them: the two exchange their files, and the copy is dropped with the old
- * one.  So the index keeps its OID, and what depends on it.  Where the copy is not
- * built by then, the index is built within the entry.
+ * have built it, a second entry puts it in the place of the first in all of them:
+ * the two exchange their files, and the copy is dropped with the old one.  So the
+ * index keeps its OID, and what depends on it.  Where the copy is not built by then,
+ * on a read replica, it is dropped, and the index stays as it is: nothing that other
+ * entries rely on has changed.
  *
  * Both entries have the same effect on the catalogs of every region, so DDL in
  * between comes out alike.
@@ -27,6 +28,8 @@
  */
 #include "ddl/ddl_internal.h"
 
+#include <ctype.h>
+
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
@@ -37,13 +40,16 @@
 #include "catalog/index.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
+#include "catalog/pg_type.h"
 #include "commands/defrem.h"
 #include "commands/tablecmds.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/predicate.h"
@@ -64,8 +70,9 @@
 
 /* The end of a copy's name. */
 #define LABEL "reindex"
-/* How often the session looks whether the copy has taken its place. */
+/* How often the session looks whether the copy has taken its place, and whether other regions fail. */
 #define WAIT_MS 50
+#define LOOKS_UNTIL_ASKED 40
 
 /* The level whose libraries know both entries. */
 #define LEVEL 1
@@ -92,6 +99,29 @@ ot_reindex_is_concurrent(ReindexStmt *stmt)
 			concurrently = defGetBoolean(option);
 	}
 	return concurrently;
+}
+
+static bool
+reindex_is_index(Oid relid)
+{
+	char		relkind = get_rel_relkind(relid);
+
+	return relkind == RELKIND_INDEX || relkind == RELKIND_PARTITIONED_INDEX;
+}
+
+static bool
+reindex_knows_options(ReindexStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->params)
+	{
+		const char *name = lfirst_node(DefElem, lc)->defname;
+
+		if (strcmp(name, "concurrently") != 0 && strcmp(name, "verbose") != 0 && strcmp(name, "tablespace") != 0)
+			return false;
+	}
+	return true;
 }
 
 /* ---- the copy ---- */
@@ -142,20 +172,59 @@ reindex_copy_of(Oid index)
 	return reindex_other_end(index, false);
 }
 
-/* The caller has a lock on the table that keeps out other DDL. */
+/*
+ * A name that is not taken.  All regions find the same, since what has names in a
+ * schema is the same in all of them at this point of the log.
+ */
+static char *
+reindex_choose_name(Relation original)
+{
+	Oid			schema = RelationGetNamespace(original);
+	char	   *name = makeObjectName(RelationGetRelationName(original), NULL, LABEL);
+
+	for (int i = 1; OidIsValid(get_relname_relid(name, schema)); i++)
+		name = makeObjectName(RelationGetRelationName(original), NULL, psprintf(LABEL "%d", i));
+	return name;
+}
+
+/*
+ * The copy compares values when the index does.  One of an index that is
+ * DEFERRABLE has no constraint of its own that would say so.
+ */
+static void
+reindex_compare_later(Oid copy)
+{
+	Relation	catalog = table_open(IndexRelationId, RowExclusiveLock);
+	HeapTuple	tuple = SearchSysCacheCopy1(INDEXRELID, ObjectIdGetDatum(copy));
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for index %u", copy);
+	((Form_pg_index) GETSTRUCT(tuple))->indimmediate = false;
+	CatalogTupleUpdate(catalog, &tuple->t_self, tuple);
+	heap_freetuple(tuple);
+	table_close(catalog, RowExclusiveLock);
+}
+
+/*
+ * The caller has a lock on the table, which keeps out what changes it without the
+ * schema key; no writer need wait for it.
+ */
 static Oid
 reindex_make_copy(Oid table, Oid index)
 {
 	Relation	rel = table_open(table, NoLock);
-	Relation	original = index_open(index, ShareUpdateExclusiveLock);
-	Oid			tablespace = original->rd_rel->reltablespace;
-	char	   *name = makeObjectName(RelationGetRelationName(original), NULL, LABEL);
+	Relation	original = index_open(index, AccessShareLock);
 	ObjectAddress depender;
 	ObjectAddress referenced;
 	Oid			copy;
 
+	copy = index_concurrently_create_copy(rel, index, original->rd_rel->reltablespace, reindex_choose_name(original));
+	/* nobody else can know of it before the transaction ends, and then there is no key of its table for it */
+	UnlockRelationOid(copy, AccessExclusiveLock);
+	CommandCounterIncrement();
+	if (!original->rd_index->indimmediate)
+		reindex_compare_later(copy);
 	index_close(original, NoLock);
-	copy = index_concurrently_create_copy(rel, index, tablespace, name);
 	ObjectAddressSet(depender, RelationRelationId, copy);
 	ObjectAddressSet(referenced, RelationRelationId, index);
 	recordDependencyOn(&depender, &referenced, DEPENDENCY_AUTO);
@@ -169,10 +238,10 @@ reindex_make_copy(Oid table, Oid index)
 void
 ot_reindex_define(ReindexStmt *stmt)
 {
-	Oid			index = RangeVarGetRelid(stmt->relation, NoLock, false);
+	Oid			index = ot_index_named(stmt);
 	Oid			table = IndexGetRelation(index, false);
 
-	LockRelationOid(table, ShareUpdateExclusiveLock);
+	LockRelationOid(table, AccessShareLock);
 	(void) reindex_make_copy(table, index);
 }
 
@@ -236,27 +305,29 @@ reindex_may_exchange(Relation index, Relation copy)
 		index->rd_rel->relpersistence == copy->rd_rel->relpersistence;
 }
 
+/* Values may contain the copy's name, which is a key of the entry that drops it. */
 static void
 reindex_drop(Oid copy)
 {
 	ObjectAddress address;
 
+	if (!ot_is_apply_worker)
+		ot_object_take_key(RelationRelationId, copy);
 	ObjectAddressSet(address, RelationRelationId, copy);
 	performDeletion(&address, DROP_RESTRICT, PERFORM_DELETION_INTERNAL);
 	CommandCounterIncrement();
 }
 
 /*
- * Puts the copy in the place of its index, in this transaction; or builds the
- * index, if the copy is not built.  One that is not valid itself is left to the
- * job that builds it.
+ * Puts the copy in the place of its index, in this transaction, and drops it.  An
+ * index that is not valid itself is left to the job that builds it.
  */
 void
 ot_reindex_finish(Oid table, Oid original, Oid copy)
 {
 	FormData_pg_index of_original;
 	FormData_pg_index of_copy;
-	ReindexParams params = {0};
+	bool		exchange = false;
 
 	LockRelationOid(table, AccessExclusiveLock);
 	if (ot_index_read_state(original, &of_original) && of_original.indisvalid &&
@@ -264,8 +335,8 @@ ot_reindex_finish(Oid table, Oid original, Oid copy)
 	{
 		Relation	index = index_open(original, AccessExclusiveLock);
 		Relation	other = index_open(copy, AccessExclusiveLock);
-		bool		exchange = ot_index_is_built(copy, &of_copy) && reindex_may_exchange(index, other);
 
+		exchange = ot_index_is_built(copy, &of_copy) && reindex_may_exchange(index, other);
 		CheckTableNotInUse(index, "REINDEX INDEX");
 		CheckTableNotInUse(other, "REINDEX INDEX");
 		/* what others have read in the old file */
@@ -274,45 +345,79 @@ ot_reindex_finish(Oid table, Oid original, Oid copy)
 		index_close(index, NoLock);
 		if (exchange)
 			reindex_exchange_files(original, copy);
-		else
-			OT_REINDEX_INDEX(original, get_rel_persistence(table), &params);
-		CommandCounterIncrement();
 	}
+	if (!exchange)
+		ereport(LOG,
+				(errmsg("index \"%s\" of table \"%s\" was not built anew here",
+						get_rel_name(original), get_rel_name(table)),
+				 errdetail("All regions that REINDEX CONCURRENTLY waits for have done so.")));
 	reindex_drop(copy);
 }
 
+/* Drops the copies of a table.  The lock is a key, as any other. */
+static void
+reindex_drop_copies_of(Oid table)
+{
+	Relation	rel = try_relation_open(table, AccessShareLock);
+	List	   *jobs;
+	ListCell   *lc;
+
+	if (rel == NULL)
+		return;
+	jobs = rel->rd_rel->relhasindex ? ot_index_jobs_of(rel, false) : NIL;
+	relation_close(rel, NoLock);
+	foreach(lc, jobs)
+	{
+		if (!OidIsValid(ot_reindex_original(lfirst_oid(lc))))
+			continue;
+		LockRelationOid(table, AccessExclusiveLock);
+		reindex_drop(lfirst_oid(lc));
+	}
+}
+
+/* The tables of a composite type (CREATE TABLE OF). */
+static List *
+reindex_tables_of_type(Oid type)
+{
+	List	   *tables = NIL;
+	Relation	catalog = table_open(RelationRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (form->reloftype == type)
+			tables = lappend_oid(tables, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return tables;
+}
+
 /*
- * Called before ALTER TABLE makes indexes anew, in a backend or in the apply
- * worker: drops the copies of a table and its children.  The statement locks them
- * as strongly.
+ * Called before a statement that would make copies anew, as indexes like any other,
+ * or put one to use, in a backend or in the apply worker: drops those of the named
+ * table, or the table of the named index, and its children; of a composite type,
+ * those of its tables.
  */
 void
 ot_reindex_drop_copies(RangeVar *name)
 {
 	Oid			relid = name ? RangeVarGetRelid(name, NoLock, true) : InvalidOid;
+	List	   *tables;
 	ListCell   *lc;
 
 	/* the statement will fail */
 	if (!OidIsValid(relid) || (!ot_is_apply_worker && !OT_OWNS_RELATION(relid)))
 		return;
-	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
-	{
-		Relation	rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
-		List	   *jobs;
-		ListCell   *index;
-
-		if (rel == NULL)
-			continue;
-		jobs = rel->rd_rel->relhasindex ? ot_index_jobs_of(rel, false) : NIL;
-		relation_close(rel, NoLock);
-		foreach(index, jobs)
-		{
-			if (!OidIsValid(ot_reindex_original(lfirst_oid(index))))
-				continue;
-			LockRelationOid(lfirst_oid(lc), AccessExclusiveLock);
-			reindex_drop(lfirst_oid(index));
-		}
-	}
+	if (reindex_is_index(relid))
+		relid = IndexGetRelation(relid, true);
+	tables = get_rel_relkind(relid) == RELKIND_COMPOSITE_TYPE ? reindex_tables_of_type(get_rel_type_id(relid)) :
+		find_all_inheritors(relid, NoLock, NULL);
+	foreach(lc, tables)
+		reindex_drop_copies_of(lfirst_oid(lc));
 }
 
 /* ---- the statement ---- */
@@ -329,26 +434,18 @@ reindex_is_everywhere(Oid relid)
 		get_rel_persistence(relid) != RELPERSISTENCE_TEMP;
 }
 
-static bool
-reindex_is_index(Oid relid)
-{
-	char		relkind = get_rel_relkind(relid);
-
-	return relkind == RELKIND_INDEX || relkind == RELKIND_PARTITIONED_INDEX;
-}
-
-/* The relation, or the leaves of a partitioned one. */
+/* The relation, or the leaves of a partitioned one that have a file. */
 static List *
-reindex_leaves(Oid relid, char partitioned)
+reindex_leaves(Oid relid)
 {
 	List	   *leaves = NIL;
 	ListCell   *lc;
 
-	if (get_rel_relkind(relid) != partitioned)
+	if (RELKIND_HAS_STORAGE(get_rel_relkind(relid)))
 		return list_make1_oid(relid);
 	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
 	{
-		if (get_rel_relkind(lfirst_oid(lc)) != partitioned)
+		if (RELKIND_HAS_STORAGE(get_rel_relkind(lfirst_oid(lc))))
 			leaves = lappend_oid(leaves, lfirst_oid(lc));
 	}
 	return leaves;
@@ -395,14 +492,16 @@ reindex_named(ReindexStmt *stmt)
 		case REINDEX_OBJECT_INDEX:
 		case REINDEX_OBJECT_TABLE:
 			oid = RangeVarGetRelid(stmt->relation, NoLock, true);
-			if (!OidIsValid(oid) || reindex_is_index(oid) != is_index || !OT_OWNS_RELATION(oid))
+			if (!OidIsValid(oid) || reindex_is_index(oid) != is_index ||
+				!OT_MAY_MAINTAIN(is_index ? IndexGetRelation(oid, false) : oid))
 				return NIL;
-			return reindex_leaves(oid, is_index ? RELKIND_PARTITIONED_INDEX : RELKIND_PARTITIONED_TABLE);
+			return reindex_leaves(oid);
 		case REINDEX_OBJECT_SCHEMA:
 			oid = get_namespace_oid(stmt->name, true);
-			return OidIsValid(oid) && OT_OWNS_SCHEMA(oid) ? reindex_tables_of(oid) : NIL;
+			return OidIsValid(oid) && (OT_OWNS_SCHEMA(oid) || OT_MAY_MAINTAIN_ALL()) ? reindex_tables_of(oid) : NIL;
 		case REINDEX_OBJECT_DATABASE:
-			if ((stmt->name != NULL && strcmp(stmt->name, ot_database) != 0) || !OT_OWNS_DATABASE(MyDatabaseId))
+			if ((stmt->name != NULL && strcmp(stmt->name, ot_database) != 0) ||
+				!(OT_OWNS_DATABASE(MyDatabaseId) || OT_MAY_MAINTAIN_ALL()))
 				return NIL;
 			return reindex_tables_of(InvalidOid);
 		default:
@@ -416,6 +515,18 @@ reindex_table_of(Oid relid)
 	return get_rel_relkind(relid) == RELKIND_INDEX ? IndexGetRelation(relid, true) : relid;
 }
 
+/* Has a REINDEX CONCURRENTLY of this server alone left it behind, to judge by its name? */
+static bool
+reindex_is_left_over(Oid index)
+{
+	const char *name = get_rel_name(index);
+	int			len = strlen(name);
+
+	while (len > 0 && isdigit((unsigned char) name[len - 1]))
+		len--;
+	return len >= 6 && (strncmp(name + len - 6, "_ccnew", 6) == 0 || strncmp(name + len - 6, "_ccold", 6) == 0);
+}
+
 /* Can the index be built anew in this way?  One that cannot is passed over with a warning, as in PostgreSQL. */
 static bool
 reindex_is_possible(Oid index, int elevel)
@@ -424,11 +535,17 @@ reindex_is_possible(Oid index, int elevel)
 
 	if (!ot_index_read_state(index, &state) || OidIsValid(ot_reindex_original(index)))
 		return false;
-	if (state.indisvalid && !state.indisexclusion)
+	if (state.indisvalid && !state.indisexclusion && !reindex_is_left_over(index))
 		return true;
 	if (elevel == 0)
 		return false;
-	if (!state.indisvalid)
+	if (reindex_is_left_over(index))
+		ereport(elevel,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s.%s\" may exist in this region only, skipping",
+						get_namespace_name(get_rel_namespace(index)), get_rel_name(index)),
+				 errhint("An earlier REINDEX CONCURRENTLY has left it. Drop it.")));
+	else if (!state.indisvalid)
 		ereport(elevel,
 				(errcode(ERRCODE_INDEX_CORRUPTED),
 				 errmsg("cannot reindex invalid index \"%s.%s\" concurrently, skipping",
@@ -483,6 +600,36 @@ reindex_are_jobs(List *relids)
 	return any;
 }
 
+/* Names a region whose job has failed, and is tried again, once. */
+static void
+reindex_say_failed(const Awaited *awaited, bool *said)
+{
+	Oid			types[] = {TEXTOID};
+	Datum		args[1];
+	char	   *name = get_rel_name(awaited->copy);
+
+	if (name == NULL)
+		return;
+	args[0] = CStringGetTextDatum(quote_qualified_identifier(get_namespace_name(get_rel_namespace(awaited->copy)), name));
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	if (SPI_execute_with_args("SELECT region FROM onetrip.jobs WHERE index OPERATOR(pg_catalog.=) $1 "
+							  "AND state OPERATOR(pg_catalog.=) 'failed'::pg_catalog.text",
+							  1, types, args, NULL, true, 1) != SPI_OK_SELECT)
+		elog(ERROR, "cannot read onetrip.jobs");
+	if (SPI_processed > 0)
+	{
+		*said = true;
+		ereport(NOTICE,
+				(errmsg("index \"%s\" could not be built in region \"%s\" so far", name,
+						SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1)),
+				 errhint("It is tried again; onetrip.jobs shows why it failed. DROP INDEX gives it up.")));
+	}
+	SPI_finish();
+	PopActiveSnapshot();
+}
+
 /*
  * Waits until the copy has taken the place of its index, or is gone otherwise.
  * Begins and ends in a transaction; holds no lock and no snapshot in between.
@@ -490,13 +637,17 @@ reindex_are_jobs(List *relids)
 static void
 reindex_await(const Awaited *awaited)
 {
-	for (;;)
+	bool		said = false;
+
+	for (int looks = 1;; looks++)
 	{
 		FormData_pg_index state;
 
 		if (!ot_index_read_state(awaited->copy, &state))
 			break;
 		ot_index_raise_failure(awaited->copy);
+		if (!said && looks % LOOKS_UNTIL_ASKED == 0)
+			reindex_say_failed(awaited, &said);
 		CommitTransactionCommand();
 		ot_index_pause(WAIT_MS);
 		StartTransactionCommand();
@@ -526,18 +677,17 @@ reindex_relation_concurrently(Oid relid, MemoryContext context)
 	List	   *all = NIL;
 	ListCell   *lc;
 
-	if (!ActiveSnapshotSet())
-		PushActiveSnapshot(GetTransactionSnapshot());
-	while (OidIsValid(table) && !ot_index_try_lock(table, ShareUpdateExclusiveLock))
+	/* without a snapshot or a lock in between, which a job might wait for */
+	while (OidIsValid(table) && !ot_index_try_lock(table, AccessShareLock))
 	{
+		CommitTransactionCommand();
 		ot_index_pause_politely(since);
+		StartTransactionCommand();
 		table = reindex_table_of(relid);
 	}
 	if (!OidIsValid(table))
-	{
-		PopActiveSnapshot();
 		return;
-	}
+	PushActiveSnapshot(GetTransactionSnapshot());
 	ot_ddl_take_schema_key();
 	foreach(lc, reindex_indexes_of(relid, WARNING))
 	{
@@ -582,13 +732,14 @@ ot_reindex_run(ReindexStmt *stmt, ProcessUtilityContext context)
 	MemoryContext lasting;
 	MemoryContext old;
 
-	if (!ot_reindex_is_concurrent(stmt) || ot_format_level < LEVEL)
+	if (!ot_reindex_is_concurrent(stmt) || !reindex_knows_options(stmt) || ot_format_level < LEVEL)
 		return false;
 	ot_ddl_check_reindex(stmt);
 	relids = reindex_named(stmt);
 	if (!reindex_are_jobs(relids))
 		return false;
 	PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "REINDEX CONCURRENTLY");
+	PreventCommandIfReadOnly("REINDEX CONCURRENTLY");
 	if (stmt->kind == REINDEX_OBJECT_DATABASE)
 		ereport(WARNING,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -597,6 +748,10 @@ ot_reindex_run(ReindexStmt *stmt, ProcessUtilityContext context)
 	old = MemoryContextSwitchTo(lasting);
 	kept = list_copy(relids);
 	MemoryContextSwitchTo(old);
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+	CommitTransactionCommand();
+	StartTransactionCommand();
 	foreach(lc, kept)
 		reindex_relation_concurrently(lfirst_oid(lc), lasting);
 	MemoryContextDelete(lasting);

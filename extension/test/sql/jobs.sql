@@ -197,6 +197,10 @@ REINDEX TABLE CONCURRENTLY r_v;
 REINDEX TABLE CONCURRENTLY pg_class;
 REINDEX SYSTEM CONCURRENTLY onetrip;
 REINDEX (CONCURRENTLY, TABLESPACE pg_default) INDEX r_v;
+REINDEX (CONCURRENTLY, NONSENSE) INDEX r_v;
+SET default_transaction_read_only = on;
+REINDEX INDEX CONCURRENTLY r_v;
+RESET default_transaction_read_only;
 SET ROLE other_owner;
 REINDEX INDEX CONCURRENTLY r_v;
 REINDEX TABLE CONCURRENTLY r;
@@ -231,3 +235,16 @@ REINDEX TABLE CONCURRENTLY r;
 DROP INDEX r_fails;
 SELECT to_regclass('r_fails_reindex');
 DROP TABLE before, refers, r;
+-- Names that begin alike, quotes, DEFERRABLE, and an index that an older REINDEX has left.
+CREATE TABLE "odd ""names" (id int, v int, UNIQUE (v) DEFERRABLE INITIALLY DEFERRED);
+CREATE INDEX a_name_that_is_nearly_as_long_as_names_can_be_in_postgresql__1 ON "odd ""names" (id);
+CREATE INDEX a_name_that_is_nearly_as_long_as_names_can_be_in_postgresql__2 ON "odd ""names" (id, v);
+CREATE INDEX "of ""it" ON "odd ""names" ((id + v));
+CREATE INDEX left_ccnew1 ON "odd ""names" (v, id);
+INSERT INTO "odd ""names" SELECT g, g FROM generate_series(1, 100) g;
+REINDEX TABLE CONCURRENTLY "odd ""names";
+UPDATE "odd ""names" SET v = v + 1;
+INSERT INTO "odd ""names" VALUES (0, 2);
+SELECT c.relname, i.indisvalid, i.indimmediate, onetrip.rows_not_in_index(c.oid::regclass) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+ WHERE i.indrelid = '"odd ""names"'::regclass ORDER BY 1;
+DROP TABLE "odd ""names";

@@ -1,5 +1,7 @@
-//! REINDEX CONCURRENTLY is a job in every region: each builds the index anew in its own time, and in all of them it takes
-//! the place of the old one at one point of the log.  What other statements see in between is alike everywhere.
+//! REINDEX CONCURRENTLY is a job in every region: each builds the index anew in its own time, and in all of them it
+//! takes the place of the old one at one point of the log.  What other statements see in between is alike everywhere.
+
+use std::time::Duration;
 
 use crate::jobs::{again, hold_worker, killed_while_building};
 use crate::lab::{number, start, subjects, text, until, Lab, Session, SOON};
@@ -20,8 +22,8 @@ async fn indexes_are_built_anew_in_every_region() {
         .await;
     lab.everywhere().await;
     subjects!(lab, 1;
-        in_every_region, with_writers, statements_in_between, dropped, vacuum_full_in_between, polite, killed_while_it_is_built,
-        away
+        in_every_region, with_writers, statements_in_between, dropped, vacuum_full_in_between, values_that_name_it, without_usage,
+        partitions, polite, killed_while_it_is_built, away
     );
 }
 
@@ -248,16 +250,104 @@ async fn killed_while_it_is_built(lab: &Lab) {
     lab.everywhere().await;
 }
 
-/// A region that is away builds it when it is back.
+/// A region that is away builds it when it is back, and the others wait for that with what they have built.
 async fn away(lab: &Lab) {
     let a = lab.session(0).await;
     let before = files(lab, "item_name").await;
     lab.node(2).stop().await.unwrap();
-    a.must("reindex index concurrently item_name").await;
+    let session = lab.session(1).await;
+    let building = tokio::spawn(async move { session.run("reindex index concurrently item_name").await });
+    built_in(&a, 2, "item_name_reindex").await;
     a.must("insert into item values (40000, 'late', 5); alter index item_name rename to item_called").await;
+    assert!(!building.is_finished(), "it waits for the third region");
     lab.node(2).start().unwrap();
     lab.node(2).wait_serving(SOON * 2).await.unwrap();
+    building.await.unwrap().unwrap_or_else(|e| panic!("{e:?}"));
     built_anew(lab, "item_called", &before).await;
     equal(lab).await;
     a.refused("insert into item values (40001, 'late', 5)").await;
+}
+
+/// A value names what is being built when it goes: the entry that drops it, or the one with the value, loses.
+async fn values_that_name_it(lab: &Lab) {
+    let [a, b, c] = lab.sessions().await;
+    a.must("create table noted (round int primary key, what regclass)").await;
+    lab.everywhere().await;
+    for round in 0..4 {
+        hold_worker(&c, true).await;
+        let session = lab.session(1).await;
+        let building = tokio::spawn(async move { session.run("reindex index concurrently item_price").await });
+        built_in(&b, 2, "item_price_reindex").await;
+        lab.everywhere().await;
+        let writer = lab.session(0).await;
+        writer.must(&format!("begin; insert into noted values ({round}, 'item_price_reindex')")).await;
+        hold_worker(&c, false).await;
+        match round % 2 {
+            0 => until("it is gone where it was asked for", SOON * 2, || async { Ok(building.is_finished()) })
+                .await
+                .unwrap(),
+            _ => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+        let written = writer.run("commit").await;
+        building.await.unwrap().unwrap_or_else(|e| panic!("{e:?}"));
+        lab.everywhere().await;
+        assert!(round % 2 == 1 || written.is_err(), "a value names an index that is gone");
+        a.must("delete from noted").await;
+        lab.everywhere().await;
+    }
+    a.must("drop table noted").await;
+    equal(lab).await;
+}
+
+/// Neither the owner of the table nor who asks for it need be allowed to use its schema.
+async fn without_usage(lab: &Lab) {
+    let a = lab.session(0).await;
+    a.must(
+        "create role owns_little; create schema closed; create table closed.t (id int primary key, v int);
+         insert into closed.t select g, g from generate_series(1, 100) g; alter table closed.t owner to owns_little",
+    )
+    .await;
+    lab.everywhere().await;
+    let before = files(lab, "closed.t_pkey").await;
+    a.must("reindex table concurrently closed.t").await;
+    built_anew(lab, "closed.t_pkey", &before).await;
+    a.must("create unique index concurrently t_v on closed.t (v)").await;
+    lab.shows("select bool_and(indisvalid) from pg_index where indrelid = 'closed.t'::regclass", "t").await;
+    a.must("drop schema closed cascade; drop role owns_little").await;
+    lab.everywhere().await;
+}
+
+/// A partition's index is built anew, and its parent gets one of the same definition, or the partition moves.
+async fn partitions(lab: &Lab) {
+    let [a, _, c] = lab.sessions().await;
+    a.must(
+        "create table whole (id int, v int) partition by list (id); create table part partition of whole for values in (1);
+         create index whole_v on whole (v); insert into whole select 1, g from generate_series(1, 100) g",
+    )
+    .await;
+    lab.everywhere().await;
+    let before = files(lab, "part_v_idx").await;
+    a.must("reindex index concurrently whole_v").await;
+    built_anew(lab, "part_v_idx", &before).await;
+    for statement in [
+        "create index whole_v_again on whole (v)",
+        "alter table whole detach partition part; alter table whole attach partition part for values in (1)",
+        "alter table part cluster on part_v_idx",
+    ] {
+        hold_worker(&c, true).await;
+        let session = lab.session(1).await;
+        let building = tokio::spawn(async move { session.run("reindex index concurrently part_v_idx").await });
+        built_in(&a, 2, "part_v_idx_reindex").await;
+        a.must(statement).await;
+        assert!(building.await.unwrap().is_err(), "{statement} drops what is being built");
+        hold_worker(&c, false).await;
+        lab.shows(
+            "select count(*) from pg_index where not indisvalid and indrelid in ('whole'::regclass, 'part'::regclass)",
+            "0",
+        )
+        .await;
+        equal(lab).await;
+    }
+    a.must("drop table whole").await;
+    lab.everywhere().await;
 }
