@@ -347,6 +347,13 @@ ot_bitmap_next_page(OtBitmapIterator *iterator, BlockNumber *block, bool *lossy,
 #define OT_OWNS_PUBLICATION(oid) pg_publication_ownercheck(oid, GetUserId())
 #endif
 
+/* 17: functions of indexes run under a search_path of their own. */
+#if PG_VERSION_NUM >= 170000
+#define OT_RESTRICT_SEARCH_PATH() RestrictSearchPath()
+#else
+#define OT_RESTRICT_SEARCH_PATH() ((void) 0)
+#endif
+
 /* 17: the privilege MAINTAIN, and the role pg_maintain. */
 #if PG_VERSION_NUM >= 170000
 #define OT_MAY_MAINTAIN(table) (pg_class_aclcheck(table, GetUserId(), ACL_MAINTAIN) == ACLCHECK_OK)

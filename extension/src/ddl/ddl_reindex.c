@@ -57,6 +57,7 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -207,17 +208,27 @@ reindex_compare_later(Oid copy)
 
 /*
  * The caller has a lock on the table, which keeps out what changes it without the
- * schema key; no writer need wait for it.
+ * schema key; no writer need wait for it.  PostgreSQL simplifies the expressions of
+ * the index, and runs functions for that, which must not be done by whoever has
+ * asked for this.
  */
 static Oid
 reindex_make_copy(Oid table, Oid index)
 {
 	Relation	rel = table_open(table, NoLock);
-	Relation	original = index_open(index, AccessShareLock);
+	Relation	original;
 	ObjectAddress depender;
 	ObjectAddress referenced;
 	Oid			copy;
+	Oid			user;
+	int			sec_context;
+	int			guc_level;
 
+	GetUserIdAndSecContext(&user, &sec_context);
+	SetUserIdAndSecContext(rel->rd_rel->relowner, sec_context | SECURITY_RESTRICTED_OPERATION);
+	guc_level = NewGUCNestLevel();
+	OT_RESTRICT_SEARCH_PATH();
+	original = index_open(index, AccessShareLock);
 	copy = index_concurrently_create_copy(rel, index, original->rd_rel->reltablespace, reindex_choose_name(original));
 	/* nobody else can know of it before the transaction ends, and then there is no key of its table for it */
 	UnlockRelationOid(copy, AccessExclusiveLock);
@@ -230,6 +241,8 @@ reindex_make_copy(Oid table, Oid index)
 	recordDependencyOn(&depender, &referenced, DEPENDENCY_AUTO);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
+	AtEOXact_GUC(false, guc_level);
+	SetUserIdAndSecContext(user, sec_context);
 	ot_index_note_job(copy, "REINDEX INDEX CONCURRENTLY");
 	return copy;
 }

@@ -248,3 +248,13 @@ INSERT INTO "odd ""names" VALUES (0, 2);
 SELECT c.relname, i.indisvalid, i.indimmediate, onetrip.rows_not_in_index(c.oid::regclass) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
  WHERE i.indrelid = '"odd ""names"'::regclass ORDER BY 1;
 DROP TABLE "odd ""names";
+-- Functions of an index are run as the table's owner, also those that PostgreSQL runs to simplify its expressions.
+CREATE FUNCTION says_who(n int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN
+    ASSERT current_user = 'other_owner', format('called by %s', current_user); RETURN n; END $$;
+CREATE TABLE of_other (id int PRIMARY KEY);
+ALTER TABLE of_other OWNER TO other_owner;
+CREATE INDEX of_other_who ON of_other ((says_who(id) + says_who(1))) WHERE says_who(id) > says_who(0);
+REINDEX TABLE CONCURRENTLY of_other;
+REINDEX INDEX CONCURRENTLY of_other_who;
+DROP TABLE of_other;
+DROP FUNCTION says_who;
