@@ -264,7 +264,7 @@ jobs_report(void *nothing)
 /*
  * Is the index built in all regions that are there and keep the table?  Those that
  * are away are waited for as well if the index would stay as it is there.  *before
- * is how many of their nodes have a lower number than this one.
+ * is how many of the nodes that are there have a lower number than this one.
  */
 static bool
 jobs_is_built_everywhere(const Job *job, int *before)
@@ -277,7 +277,8 @@ jobs_is_built_everywhere(const Job *job, int *before)
 	initStringInfo(&query);
 	appendStringInfoString(&query, "WITH n AS (" REPORT);
 	appendStringInfo(&query, " WHERE j.index = %u) ", job->index);
-	appendStringInfoString(&query, "SELECT bool_and(r.node_id IS NOT NULL), count(*) FILTER (WHERE m.node_id < n.node_id) "
+	appendStringInfoString(&query, "SELECT bool_and(r.node_id IS NOT NULL), "
+						   "count(*) FILTER (WHERE m.node_id < n.node_id AND m.heard <> 'not_connected') "
 						   "FROM n CROSS JOIN onetrip.members m LEFT JOIN onetrip.job_report r "
 						   "ON r.node_id = m.node_id AND r.index = n.index AND r.since = n.since AND r.state IN ('built', 'done') "
 						   "WHERE m.role = 'voter'");
@@ -319,7 +320,8 @@ jobs_propose(void *what)
 	wait->next = 0;
 	if (wait->everywhere == 0)
 		wait->everywhere = now;
-	if (!TimestampDifferenceExceeds(wait->everywhere, now, before * TAKE_OVER_MS))
+	/* an exchange waits for the sessions of the first region for as long as they take */
+	if (job->copy ? before > 0 : !TimestampDifferenceExceeds(wait->everywhere, now, before * TAKE_OVER_MS))
 		return;
 	/* until the next attempt, if this one fails: each of an exchange keeps out readers, too */
 	if (job->copy)
