@@ -355,6 +355,10 @@ impl Options {
         let preferred = region(self.preferred);
         let mut members = Members::bootstrap((1..=self.voters).map(member).collect(), preferred.as_str().into(), 16);
         members.leader_is_auto = self.leader_is_auto;
+        // As `onetrip init` makes a cluster; one whose releases differ begins with what all know.
+        if !self.two_releases {
+            members.level = level::KNOWN;
+        }
         let regions: BTreeSet<RegionId> =
             members.members.iter().filter(|m| m.role.has_postgres()).map(|m| m.region.clone()).collect();
         members.lease_regions =

@@ -34,6 +34,12 @@ fn a_level_comes_into_force_once_all_know_it() {
     passes(1795816272005590621);
 }
 
+/// Transactions with reads were refused for as long as a cluster began with level 0, so one region committed nothing.
+#[test]
+fn a_cluster_begins_with_the_level_that_its_releases_know() {
+    passes(1795826146519710003);
+}
+
 #[test]
 fn fresh_seeds_pass() {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
