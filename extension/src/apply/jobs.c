@@ -18,11 +18,12 @@
  * which a job holds has it cancelled after onetrip.max_apply_delay.  It is never
  * in the way of a turn.
  *
- * Some indexes get a second entry of the log once they are built in all regions
- * which are there: a unique one becomes valid, and one of REINDEX CONCURRENTLY takes
- * the place of the first (ddl/ddl_reindex.c).  One of the regions proposes it.  It does not matter which one does that,
- * or whether it has heard of all others: what makes it safe is in the entry.
- * Others are waited for so that they need not build the index in their turn.
+ * Some indexes get a second entry of the log: a unique one becomes valid, once it
+ * is built in all regions which are there, and one of REINDEX CONCURRENTLY takes the
+ * place of the first, once it is built in all (ddl/ddl_reindex.c).  One of the
+ * regions proposes it.  It does not matter which one does that, or whether it has
+ * heard of all others: what makes it safe is in the entry.  Others are waited for so
+ * that they need not build the index in their turn, or do without it.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -61,8 +62,8 @@
 #define ASK_PART 4
 #define ASK_MAX_MS 10000
 /*
- * If nobody has proposed it for so long, the next region does, in the order of
- * their nodes' numbers: two at once would be in each other's way.
+ * If nobody has made a unique index valid for so long, the next region does, in the
+ * order of their nodes' numbers: two at once would be in each other's way.
  */
 #define TAKE_OVER_MS 3000
 
@@ -332,7 +333,7 @@ jobs_propose(void *what)
 	PushActiveSnapshot(GetTransactionSnapshot());
 	/* it is in the entry */
 	ot_sql_worker_set("search_path", job->search_path);
-	(void) ot_index_propose(job->table, job->index);
+	ot_index_propose(job->table, job->index);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 }

@@ -183,10 +183,10 @@ ot_subscription_read(const char *name, Oid subscription, Oid relid, bool lock, O
 #define COLUMNS "SELECT node_id, region, position, pg_catalog.array_to_string(copying, ', '), subid FROM " TABLE " WHERE "
 	row->is_here = OidIsValid(subscription) &&
 		ot_subscription_execute(SPI_OK_SELECT, lock ? COLUMNS HERE " FOR UPDATE" : COLUMNS HERE,
-							 name, relid, 0, subscription) > 0;
+								name, relid, 0, subscription) > 0;
 	if (!row->is_here &&
 		ot_subscription_execute(SPI_OK_SELECT, lock && !OidIsValid(subscription) ? COLUMNS NAMED " FOR UPDATE" : COLUMNS NAMED,
-							 name, relid, 0, InvalidOid) == 0)
+								name, relid, 0, InvalidOid) == 0)
 		return false;
 	tuple = SPI_tuptable->vals[0];
 	desc = SPI_tuptable->tupdesc;
@@ -230,7 +230,7 @@ ot_subscription_oids(const char *query, const char *name, Oid subscription)
 {
 	MemoryContext context = CurrentMemoryContext;
 	List	   *oids = NIL;
-	OtSubscriptionContext		saved;
+	OtSubscriptionContext saved;
 
 	ot_subscription_begin(&saved);
 	(void) ot_subscription_execute(SPI_OK_SELECT, query, name, InvalidOid, 0, subscription);
@@ -256,7 +256,7 @@ static void
 subscription_check_tables(const char *name, Oid subscription)
 {
 	List	   *own = ot_subscription_oids("SELECT r.srrelid FROM pg_subscription_rel AS r JOIN pg_class AS c ON c.oid = r.srrelid "
-										"WHERE r.srsubid = $5 AND c.relnamespace = 'onetrip'::regnamespace", name, subscription);
+										   "WHERE r.srsubid = $5 AND c.relnamespace = 'onetrip'::regnamespace", name, subscription);
 
 	if (own != NIL)
 		ereport(ERROR,
@@ -337,7 +337,7 @@ subscription_begin_table(const char *name)
 	XLogRecPtr	since;
 	char		state = GetSubscriptionRelState(subscription, relid, &since);
 	char		origin[NAMEDATALEN];
-	OtSubscriptionRow	row;
+	OtSubscriptionRow row;
 
 	/* it has nothing left to do but to end */
 	if (state == SUBREL_STATE_UNKNOWN || state == SUBREL_STATE_SYNCDONE || state == SUBREL_STATE_READY)
@@ -346,12 +346,12 @@ subscription_begin_table(const char *name)
 	if (!ot_subscription_read(name, subscription, relid, true, &row) || !row.is_here)
 	{
 		(void) ot_subscription_execute(SPI_OK_INSERT, "INSERT INTO " TABLE " (subscription, relid, node_id, region, subid, position) "
-									"VALUES ($1, $2, $3, pg_catalog.current_setting('onetrip.region'), $5, '0/0')",
-									name, relid, InvalidXLogRecPtr, subscription);
+									   "VALUES ($1, $2, $3, pg_catalog.current_setting('onetrip.region'), $5, '0/0')",
+									   name, relid, InvalidXLogRecPtr, subscription);
 		return;
 	}
 	(void) ot_subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET changed = pg_catalog.now() WHERE " HERE,
-								name, relid, InvalidXLogRecPtr, subscription);
+								   name, relid, InvalidXLogRecPtr, subscription);
 	worker.position = row.position;
 	if (worker.position == InvalidXLogRecPtr)
 		return;
@@ -370,8 +370,8 @@ subscription_begin_worker(void)
 {
 	Oid			subscription = MySubscription->oid;
 	const char *name;
-	OtSubscriptionRow	row;
-	OtSubscriptionContext		saved;
+	OtSubscriptionRow row;
+	OtSubscriptionContext saved;
 	bool		found;
 
 	subscription_check_table();
@@ -399,7 +399,7 @@ subscription_begin_worker(void)
 		char		origin[NAMEDATALEN];
 
 		(void) ot_subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET changed = pg_catalog.now() WHERE " HERE,
-									name, InvalidOid, InvalidXLogRecPtr, subscription);
+									   name, InvalidOid, InvalidXLogRecPtr, subscription);
 		worker.has_row = true;
 		worker.position = row.position;
 		snprintf(origin, sizeof(origin), "pg_%u", subscription);
@@ -420,8 +420,8 @@ subscription_write(bool has_changes)
 	RepOriginId origin = replorigin_session_origin;
 	XLogRecPtr	position = replorigin_session_origin_lsn;
 	char	   *table;
-	OtSubscriptionRow	row;
-	OtSubscriptionContext		saved;
+	OtSubscriptionRow row;
+	OtSubscriptionContext saved;
 	bool		found;
 
 	/* nothing may commit after a failure that has cost the worker its origin */
@@ -466,14 +466,14 @@ subscription_write(bool has_changes)
 	position = Max(position, worker.position);
 	if (OidIsValid(relid))
 		(void) ot_subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET position = $4, changed = pg_catalog.now() WHERE " HERE,
-									name, relid, position, subscription);
+									   name, relid, position, subscription);
 	else
 	{
 		bool		isnull;
 
 		if (ot_subscription_execute(SPI_OK_UPDATE_RETURNING, "UPDATE " TABLE " SET position = GREATEST($4, " HANDED_OVER "), copying = " COPYING
-								 ", changed = pg_catalog.now() WHERE " HERE " RETURNING position",
-								 name, relid, position, subscription) != 1)
+									", changed = pg_catalog.now() WHERE " HERE " RETURNING position",
+									name, relid, position, subscription) != 1)
 			elog(ERROR, "cannot write the row of subscription \"%s\"", name);
 		position = DatumGetLSN(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
 		(void) ot_subscription_execute(SPI_OK_DELETE, DELETE_COPIED, name, relid, position, subscription);
@@ -487,12 +487,12 @@ subscription_write(bool has_changes)
 static bool
 subscription_copies_others(void)
 {
-	OtSubscriptionContext		saved;
+	OtSubscriptionContext saved;
 	bool		differs;
 
 	ot_subscription_begin(&saved);
 	differs = ot_subscription_execute(SPI_OK_SELECT, "SELECT FROM " TABLE " WHERE " HERE " AND copying OPERATOR(pg_catalog.<>) " COPYING,
-								   MySubscription->name, InvalidOid, 0, MySubscription->oid) > 0;
+									  MySubscription->name, InvalidOid, 0, MySubscription->oid) > 0;
 	ot_subscription_end(&saved);
 	return differs;
 }
@@ -588,7 +588,7 @@ ot_subscription_table_changes(const char *schema, const char *table)
 void
 ot_subscription_look_for_taken_over(void)
 {
-	OtSubscriptionContext		saved;
+	OtSubscriptionContext saved;
 
 	if (likely(!table_has_changed) ||
 		!ConditionalLockRelationOid(SubscriptionRelationId, AccessShareLock))
@@ -599,12 +599,12 @@ ot_subscription_look_for_taken_over(void)
 	taken_over = NIL;
 	ot_subscription_begin(&saved);
 	(void) ot_subscription_execute(SPI_OK_SELECT, "SELECT s.oid FROM pg_catalog.pg_subscription AS s WHERE s.subenabled "
-								"AND s.subdbid OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database AS d "
-								"WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) "
-								"AND NOT EXISTS (SELECT FROM " TABLE " AS p WHERE p.relid OPERATOR(pg_catalog.=) $2 "
-								"AND p.node_id OPERATOR(pg_catalog.=) $3 AND p.subid OPERATOR(pg_catalog.=) s.oid "
-								"AND p.subscription OPERATOR(pg_catalog.=) s.subname::pg_catalog.text)",
-								"", InvalidOid, 0, InvalidOid);
+								   "AND s.subdbid OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database AS d "
+								   "WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) "
+								   "AND NOT EXISTS (SELECT FROM " TABLE " AS p WHERE p.relid OPERATOR(pg_catalog.=) $2 "
+								   "AND p.node_id OPERATOR(pg_catalog.=) $3 AND p.subid OPERATOR(pg_catalog.=) s.oid "
+								   "AND p.subscription OPERATOR(pg_catalog.=) s.subname::pg_catalog.text)",
+								   "", InvalidOid, 0, InvalidOid);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
@@ -751,8 +751,8 @@ static bool
 subscription_before(Node *stmt, Before *before)
 {
 	const char *name = subscription_named_by(stmt);
-	OtSubscriptionRow	row;
-	OtSubscriptionContext		saved;
+	OtSubscriptionRow row;
+	OtSubscriptionContext saved;
 
 	if (likely(name == NULL) || !IsTransactionState() || !ot_capturing())
 		return false;
@@ -800,7 +800,7 @@ subscription_after(Node *stmt, const Before *before)
 	const char *name = subscription_named_by(stmt);
 	Oid			subscription;
 	LOCKTAG		tag;
-	OtSubscriptionContext		saved;
+	OtSubscriptionContext saved;
 
 	/* the log has the row, but not what this server's catalog says */
 	ForceSyncCommit();
@@ -813,7 +813,7 @@ subscription_after(Node *stmt, const Before *before)
 	subscription = get_subscription_oid(name, true);
 	if (IsA(stmt, CreateSubscriptionStmt))
 	{
-		OtSubscriptionRow	row;
+		OtSubscriptionRow row;
 
 		/*
 		 * The row was not locked while the publisher answered: each entry of the
@@ -832,30 +832,30 @@ subscription_after(Node *stmt, const Before *before)
 			if (!ot_subscription_taking_over)
 				subscription_check_takeover((CreateSubscriptionStmt *) stmt, saved.user, &row);
 			(void) ot_subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET node_id = $3, region = pg_catalog.current_setting('onetrip.region'), "
-										"subid = $5, copying = " COPYING ", changed = pg_catalog.now() WHERE " NAMED,
-										name, InvalidOid, 0, subscription);
+										   "subid = $5, copying = " COPYING ", changed = pg_catalog.now() WHERE " NAMED,
+										   name, InvalidOid, 0, subscription);
 		}
 		else
 			(void) ot_subscription_execute(SPI_OK_INSERT, "INSERT INTO " TABLE " (subscription, relid, node_id, region, subid, position, copying) "
-										"VALUES ($1, $2, $3, pg_catalog.current_setting('onetrip.region'), $5, '0/0', " COPYING ")",
-										name, InvalidOid, 0, subscription);
+										   "VALUES ($1, $2, $3, pg_catalog.current_setting('onetrip.region'), $5, '0/0', " COPYING ")",
+										   name, InvalidOid, 0, subscription);
 		(void) ot_subscription_execute(SPI_OK_DELETE, "DELETE FROM " TABLE " WHERE subscription OPERATOR(pg_catalog.=) $1 AND relid OPERATOR(pg_catalog.<>) $2",
-									name, InvalidOid, 0, InvalidOid);
+									   name, InvalidOid, 0, InvalidOid);
 	}
 	else if (!before->is_here)
 		 /* the row, if there is one, is another node's */ ;
 	else if (IsA(stmt, DropSubscriptionStmt))
 		(void) ot_subscription_execute(SPI_OK_DELETE, "DELETE FROM " TABLE " WHERE node_id OPERATOR(pg_catalog.=) $3 AND subid OPERATOR(pg_catalog.=) $5",
-									name, InvalidOid, 0, before->subscription);
+									   name, InvalidOid, 0, before->subscription);
 	else if (IsA(stmt, RenameStmt))
 		(void) ot_subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET subscription = $1 WHERE node_id OPERATOR(pg_catalog.=) $3 AND subid OPERATOR(pg_catalog.=) $5",
-									((RenameStmt *) stmt)->newname, InvalidOid, 0, before->subscription);
+									   ((RenameStmt *) stmt)->newname, InvalidOid, 0, before->subscription);
 	else
 	{
 		/* whoever takes it over meanwhile does not know the tables */
 		if (subscription_changes_tables(stmt))
 			(void) ot_subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET copying = " COPYING ", changed = pg_catalog.now() WHERE " HERE,
-										name, InvalidOid, 0, subscription);
+										   name, InvalidOid, 0, subscription);
 		(void) ot_subscription_execute(SPI_OK_DELETE, DELETE_COPIED, name, InvalidOid, 0, subscription);
 	}
 	ot_subscription_end(&saved);

@@ -72,18 +72,18 @@ void
 ot_subscription_note_definitions(const char *name)
 {
 	const char *filter = name ? name : "";
-	OtSubscriptionContext		saved;
+	OtSubscriptionContext saved;
 
 	if (!ot_subscription_has_table())
 		return;
 	ot_subscription_begin(&saved);
 	if (ot_subscription_execute(SPI_OK_SELECT, "SELECT FROM " DEFINITIONS " AS n LEFT JOIN " DEFINITION_TABLE " AS d USING (subscription) WHERE " IS_NEW,
-							 filter, InvalidOid, 0, InvalidOid) > 0)
+								filter, InvalidOid, 0, InvalidOid) > 0)
 		(void) ot_subscription_execute(SPI_OK_INSERT, "INSERT INTO " DEFINITION_TABLE " SELECT n.* FROM " DEFINITIONS " AS n "
-									"LEFT JOIN " DEFINITION_TABLE " AS d USING (subscription) WHERE " IS_NEW
-									" ON CONFLICT (subscription) DO UPDATE SET owner = excluded.owner, connection = excluded.connection, "
-									"publications = excluded.publications, enabled = excluded.enabled, options = excluded.options, tables = excluded.tables",
-									filter, InvalidOid, 0, InvalidOid);
+									   "LEFT JOIN " DEFINITION_TABLE " AS d USING (subscription) WHERE " IS_NEW
+									   " ON CONFLICT (subscription) DO UPDATE SET owner = excluded.owner, connection = excluded.connection, "
+									   "publications = excluded.publications, enabled = excluded.enabled, options = excluded.options, tables = excluded.tables",
+									   filter, InvalidOid, 0, InvalidOid);
 	if (ot_subscription_execute(SPI_OK_SELECT, "SELECT " ARE_OLD, filter, InvalidOid, 0, InvalidOid) > 0)
 		(void) ot_subscription_execute(SPI_OK_DELETE, "DELETE " ARE_OLD, filter, InvalidOid, 0, InvalidOid);
 	ot_subscription_end(&saved);
@@ -99,8 +99,8 @@ ot_subscription_forget_others(const char *name, Oid subscription)
 	ListCell   *lc;
 
 	foreach(lc, ot_subscription_oids("SELECT r.srrelid FROM pg_subscription_rel AS r JOIN " DEFINITION_TABLE " AS d ON d.subscription = $1 "
-								  "WHERE r.srsubid = $5 AND NOT EXISTS (SELECT FROM unnest(d.tables) AS t WHERE to_regclass(t) = r.srrelid)",
-								  name, subscription))
+									 "WHERE r.srsubid = $5 AND NOT EXISTS (SELECT FROM unnest(d.tables) AS t WHERE to_regclass(t) = r.srrelid)",
+									 name, subscription))
 		RemoveSubscriptionRel(subscription, lfirst_oid(lc));
 }
 
@@ -133,8 +133,8 @@ ot_subscription_take_over(const char *name, int node, Oid subscription)
 	Oid			here;
 	List	   *tables;
 	ListCell   *lc;
-	OtSubscriptionRow	row;
-	OtSubscriptionContext		saved;
+	OtSubscriptionRow row;
+	OtSubscriptionContext saved;
 	bool		found;
 
 	/* the catalog comes before the row, as in a statement */
@@ -146,12 +146,12 @@ ot_subscription_take_over(const char *name, int node, Oid subscription)
 	if (!found)
 		return false;
 	tables = ot_subscription_oids("SELECT to_regclass(t)::oid FROM " DEFINITION_TABLE " AS d CROSS JOIN unnest(d.tables) AS t "
-							   "WHERE d.subscription = $1 AND to_regclass(t) IS NOT NULL", name, InvalidOid);
+								  "WHERE d.subscription = $1 AND to_regclass(t) IS NOT NULL", name, InvalidOid);
 	if (ot_subscription_execute(SPI_OK_SELECT, "SELECT d.owner, d.enabled, format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %s "
-							 "WITH (connect = false, create_slot = false, copy_data = false, enabled = false, %s)', d.subscription, d.connection, "
-							 "(SELECT string_agg(quote_ident(p.name), ', ' ORDER BY p.number) FROM unnest(d.publications) WITH ORDINALITY AS p (name, number)), "
-							 "(SELECT string_agg(format('%I = %L', o.key, o.value), ', ' ORDER BY o.key) FROM jsonb_each_text(d.options) AS o)) "
-							 "FROM " DEFINITION_TABLE " AS d WHERE d.subscription = $1", name, InvalidOid, 0, InvalidOid) != 1)
+								"WITH (connect = false, create_slot = false, copy_data = false, enabled = false, %s)', d.subscription, d.connection, "
+								"(SELECT string_agg(quote_ident(p.name), ', ' ORDER BY p.number) FROM unnest(d.publications) WITH ORDINALITY AS p (name, number)), "
+								"(SELECT string_agg(format('%I = %L', o.key, o.value), ', ' ORDER BY o.key) FROM jsonb_each_text(d.options) AS o)) "
+								"FROM " DEFINITION_TABLE " AS d WHERE d.subscription = $1", name, InvalidOid, 0, InvalidOid) != 1)
 		return false;
 	owner = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
 	enabled = DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, &isnull));
@@ -197,8 +197,8 @@ ot_subscription_remove(const char *name)
 	const char *quoted = quote_identifier(name);
 	Oid			subscription;
 	ListCell   *lc;
-	OtSubscriptionRow	row;
-	OtSubscriptionContext		saved;
+	OtSubscriptionRow row;
+	OtSubscriptionContext saved;
 	bool		found;
 
 	/* or a statement could take it back meanwhile */

@@ -45,7 +45,7 @@ extern bool ot_notify_comes_next(const OtReader *r);
 extern void ot_notify_apply(OtReader *r);	/* r is past the op byte 'N' */
 /* ddl_index.c */
 extern void ot_index_build(Oid table, Oid index);
-extern bool ot_index_propose(Oid table, Oid index);
+extern void ot_index_propose(Oid table, Oid index);
 extern List *ot_index_jobs_of(Relation rel, bool unbuilt);
 extern void ot_index_job_undo(Relation rel);
 extern void ot_index_job_has_duplicate(Relation rel, Oid index);

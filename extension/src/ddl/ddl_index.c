@@ -267,7 +267,7 @@ ot_index_define(IndexStmt *stmt, const char *query)
 	CommandCounterIncrement();
 	ddl_index_set_valid(address.objectId, false);
 	ot_index_note_job(address.objectId, stmt->unique ? "CREATE UNIQUE INDEX CONCURRENTLY" :
-					   "CREATE INDEX CONCURRENTLY");
+					  "CREATE INDEX CONCURRENTLY");
 	return address.objectId;
 }
 
@@ -368,9 +368,9 @@ ddl_index_wait_for_snapshots(TransactionId xmin)
 /*
  * Builds the index of a job, in transactions as PostgreSQL's CREATE INDEX
  * CONCURRENTLY does; the functions that do the work are PostgreSQL's.  One that
- * gets a second entry is not made valid.  Called in a transaction that has no snapshot and holds
- * no lock; returns in another one.  The caller holds a lock for its session on
- * the table, which keeps out other DDL and maintenance.
+ * gets a second entry is not made valid.  Called in a transaction that has no
+ * snapshot and holds no lock; returns in another one.  The caller holds a lock for
+ * its session on the table, which keeps out other DDL and maintenance.
  */
 void
 ot_index_build(Oid table, Oid index)
@@ -453,16 +453,16 @@ ot_index_build(Oid table, Oid index)
 /*
  * Proposes the second entry about an index: REINDEX INDEX, a statement that is not
  * recorded otherwise.  Called in the job worker, in a transaction that commits
- * next.  Returns false if the lock cannot be had at once, or nearly so.  Does
- * nothing if the index is not built any more.
+ * next.  Does nothing if the lock cannot be had at once, or nearly so, or the index
+ * is not built any more.
  *
- * A unique index becomes valid.  Nobody writes the table here until this transaction ends, and a change from
- * another region that comes before this entry in the log has it abort.  So the
- * rows that were found to have different values are those that every region has
- * at this point of the log.  A transaction that has written the table without
- * having seen this entry aborts if it comes later.
+ * A unique index becomes valid.  Nobody writes the table here until this
+ * transaction ends, and a change from another region that comes before this entry
+ * in the log has it abort.  So the rows that were found to have different values are
+ * those that every region has at this point of the log.  A transaction that has
+ * written the table without having seen this entry aborts if it comes later.
  */
-bool
+void
 ot_index_propose(Oid table, Oid index)
 {
 	FormData_pg_index state;
@@ -473,13 +473,11 @@ ot_index_propose(Oid table, Oid index)
 	char	   *text;
 
 	if (!ot_index_try_lock(table, OidIsValid(original) ? AccessExclusiveLock : ShareLock))
-		return false;
+		return;
 	ot_ddl_take_schema_key();
-	if (ot_reindex_original(index) != original)
-		return true;
-	if (!ot_index_read_state(index, &state) || state.indrelid != table ||
+	if (ot_reindex_original(index) != original || !ot_index_read_state(index, &state) || state.indrelid != table ||
 		(state.indisvalid && !OidIsValid(original)) || !ot_index_is_built(index, &state))
-		return true;
+		return;
 	text = psprintf("REINDEX INDEX %s",
 					quote_qualified_identifier(get_namespace_name(get_rel_namespace(index)), get_rel_name(index)));
 	rel = relation_open(table, NoLock);
@@ -492,7 +490,6 @@ ot_index_propose(Oid table, Oid index)
 		ot_reindex_finish(table, original, index);
 	else
 		ddl_index_set_valid(index, true);
-	return true;
 }
 
 /* Makes the index of a job valid in this transaction, and builds it before if it is not built. */
@@ -541,8 +538,8 @@ ot_index_apply_second(ReindexStmt *stmt)
 }
 
 /* Is it an index of a job that gets a second entry, and is not valid yet? */
-bool
-ot_index_waits_for_entry(Oid index)
+static bool
+ddl_index_waits_for_entry(Oid index)
 {
 	FormData_pg_index state;
 	char	   *error;
@@ -583,7 +580,7 @@ ot_index_check_reindex(ReindexStmt *stmt)
 	if (stmt->kind != REINDEX_OBJECT_INDEX || stmt->relation == NULL)
 		return;
 	index = RangeVarGetRelid(stmt->relation, NoLock, true);
-	if (OidIsValid(index) && ot_index_waits_for_entry(index))
+	if (OidIsValid(index) && ddl_index_waits_for_entry(index))
 		ddl_index_refuse_to_build(index);
 }
 
@@ -595,7 +592,7 @@ ot_index_check_reindex(ReindexStmt *stmt)
 void
 ot_index_check_build(Relation index)
 {
-	if (ot_index_waits_for_entry(RelationGetRelid(index)))
+	if (ddl_index_waits_for_entry(RelationGetRelid(index)))
 		ddl_index_refuse_to_build(RelationGetRelid(index));
 }
 

@@ -109,7 +109,6 @@ extern void ot_index_check_build(Relation index);
 extern void ot_index_apply_second(ReindexStmt *stmt);
 extern bool ot_index_read_state(Oid index, Form_pg_index state);
 extern bool ot_index_is_built(Oid index, Form_pg_index state);
-extern bool ot_index_waits_for_entry(Oid index);
 extern void ot_index_note_job(Oid index, const char *statement);
 extern void ot_index_raise_failure(Oid index);
 extern Oid	ot_index_named(ReindexStmt *stmt);

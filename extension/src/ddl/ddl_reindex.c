@@ -58,7 +58,6 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -363,7 +362,7 @@ ot_reindex_finish(Oid table, Oid original, Oid copy)
 		ereport(LOG,
 				(errmsg("index \"%s\" of table \"%s\" was not built anew here",
 						get_rel_name(original), get_rel_name(table)),
-				 errdetail("All regions that REINDEX CONCURRENTLY waits for have done so.")));
+				 errdetail("It was not ready by then, or has another tablespace than before; the old one stays in use.")));
 	reindex_drop(copy);
 }
 
