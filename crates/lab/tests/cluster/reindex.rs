@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use crate::jobs::{again, hold_worker, killed_while_building};
+use crate::jobs::{hold_worker, killed_while_building, while_all_write};
 use crate::lab::{number, start, subjects, text, until, Lab, Session, SOON};
+use crate::unique_jobs::beside;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn indexes_are_built_anew_in_every_region() {
@@ -113,34 +114,21 @@ async fn with_writers(lab: &Lab) {
     a.must("create index item_slow on item (slow(price))").await;
     lab.everywhere().await;
     let before = files(lab, "item_slow").await;
-    let writers = lab.sessions().await;
-    let write = |region: usize| {
-        let session = &writers[region];
-        async move {
-            let mut lost = 0;
-            for i in 0..60 {
-                let id = 10_000 + region * 1000 + i;
-                let change = format!(
-                    "insert into item values ({id}, 'new {id}', {id}); update item set price = price + 1 where id = {}",
-                    region * 150 + i + 1
-                );
-                lost += session.run(&change).await.is_err() as usize;
-            }
-            lost
-        }
-    };
-    let (_, first, second, third) =
-        tokio::join!(again(a, "reindex table concurrently item"), write(0), write(1), write(2));
-    for (region, lost) in [first, second, third].into_iter().enumerate() {
-        assert!(lost <= 30, "region {region}: {lost} of 60 transactions failed");
-    }
+    while_all_write(lab, "reindex table concurrently item", (60, Duration::ZERO), |region, i| {
+        let id = 10_000 + region * 1000 + i;
+        format!(
+            "insert into item values ({id}, 'new {id}', {id}); update item set price = price + 1 where id = {}",
+            region * 150 + i + 1
+        )
+    })
+    .await;
     for index in ["item_slow", "item_name", "item_price", "item_pkey"] {
         let missing = format!("select onetrip.rows_not_in_index('{index}')");
         lab.shows(&missing, "0").await;
     }
     built_anew(lab, "item_slow", &before).await;
     equal(lab).await;
-    writers[0].must("drop index item_slow; delete from item where id >= 10000").await;
+    a.must("drop index item_slow; delete from item where id >= 10000").await;
     lab.everywhere().await;
 }
 
@@ -149,8 +137,7 @@ async fn statements_in_between(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     hold_worker(&c, true).await;
     let before = files(lab, "item_price").await;
-    let session = lab.session(1).await;
-    let building = tokio::spawn(async move { session.run("reindex index concurrently item_price").await });
+    let building = beside(lab, 1, "reindex index concurrently item_price").await;
     built_in(&a, 2, "item_price_reindex").await;
     lab.everywhere().await;
     equal(lab).await;
@@ -170,8 +157,7 @@ async fn statements_in_between(lab: &Lab) {
     // What makes indexes anew from their definitions leaves no second one behind.
     forgotten(lab).await;
     hold_worker(&c, true).await;
-    let session = lab.session(1).await;
-    let building = tokio::spawn(async move { session.run("reindex index concurrently item_name").await });
+    let building = beside(lab, 1, "reindex index concurrently item_name").await;
     built_in(&a, 2, "item_name_reindex").await;
     a.must("alter table item alter column name type varchar").await;
     let ended = building.await.unwrap().unwrap_err();
@@ -187,8 +173,7 @@ async fn dropped(lab: &Lab) {
     let [a, _, c] = lab.sessions().await;
     for drop in ["drop index item_price_reindex", "drop index item_price"] {
         hold_worker(&c, true).await;
-        let session = lab.session(1).await;
-        let building = tokio::spawn(async move { session.run("reindex index concurrently item_price").await });
+        let building = beside(lab, 1, "reindex index concurrently item_price").await;
         built_in(&a, 2, "item_price_reindex").await;
         a.must(drop).await;
         let ended = building.await.unwrap();
@@ -206,8 +191,7 @@ async fn vacuum_full_in_between(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     hold_worker(&c, true).await;
     let before = files(lab, "item_price").await;
-    let session = lab.session(1).await;
-    let building = tokio::spawn(async move { session.run("reindex index concurrently item_price").await });
+    let building = beside(lab, 1, "reindex index concurrently item_price").await;
     built_in(&a, 2, "item_price_reindex").await;
     b.must("vacuum full item").await;
     c.must("vacuum full item").await;
@@ -224,8 +208,7 @@ async fn polite(lab: &Lab) {
     let before = files(lab, "item_price").await;
     let reader = lab.session(0).await;
     reader.must("begin; select count(*) from item").await;
-    let session = lab.session(0).await;
-    let building = tokio::spawn(async move { session.run("reindex index concurrently item_price").await });
+    let building = beside(lab, 0, "reindex index concurrently item_price").await;
     until("it waits", SOON, || async {
         Ok(number(&a, "select count(*) from pg_class where relname = 'item_price_reindex'").await? == 1)
     })
@@ -260,8 +243,7 @@ async fn away(lab: &Lab) {
     let a = lab.session(0).await;
     let before = files(lab, "item_name").await;
     lab.node(2).stop().await.unwrap();
-    let session = lab.session(1).await;
-    let building = tokio::spawn(async move { session.run("reindex index concurrently item_name").await });
+    let building = beside(lab, 1, "reindex index concurrently item_name").await;
     built_in(&a, 2, "item_name_reindex").await;
     a.must("insert into item values (40000, 'late', 5); alter index item_name rename to item_called").await;
     assert!(!building.is_finished(), "it waits for the third region");
@@ -280,8 +262,7 @@ async fn values_that_name_it(lab: &Lab) {
     lab.everywhere().await;
     for round in 0..4 {
         hold_worker(&c, true).await;
-        let session = lab.session(1).await;
-        let building = tokio::spawn(async move { session.run("reindex index concurrently item_price").await });
+        let building = beside(lab, 1, "reindex index concurrently item_price").await;
         built_in(&b, 2, "item_price_reindex").await;
         lab.everywhere().await;
         let writer = lab.session(0).await;
@@ -341,8 +322,7 @@ async fn partitions(lab: &Lab) {
         "alter table part cluster on part_v_idx",
     ] {
         hold_worker(&c, true).await;
-        let session = lab.session(1).await;
-        let building = tokio::spawn(async move { session.run("reindex index concurrently part_v_idx").await });
+        let building = beside(lab, 1, "reindex index concurrently part_v_idx").await;
         built_in(&a, 2, "part_v_idx_reindex").await;
         a.must(statement).await;
         assert!(building.await.unwrap().is_err(), "{statement} drops what is being built");

@@ -1,7 +1,7 @@
 //! CREATE UNIQUE INDEX CONCURRENTLY: each region builds the index in its own time, and it is valid in all regions at
 //! one point of the log, or in none.  Regions that do not enforce it yet write values that are there already.
 
-use crate::jobs::{again, hold_worker, killed_while_building, valid};
+use crate::jobs::{again, hold_worker, killed_while_building, valid, while_all_write};
 use crate::lab::{number, start, subjects, text, until, Lab, Session, SOON};
 
 const STATES: &str =
@@ -66,7 +66,7 @@ async fn code(session: &Session, statement: &str) -> String {
 }
 
 /// Runs the statement on a connection of its own.
-async fn beside(
+pub async fn beside(
     lab: &Lab,
     region: usize,
     statement: &'static str,
@@ -101,36 +101,18 @@ async fn enforced_everywhere(lab: &Lab) {
 
 /// It becomes valid although all regions write the table meanwhile.
 async fn with_writers(lab: &Lab) {
-    let a = lab.session(0).await;
-    let writers = lab.sessions().await;
-    let write = |region: usize| {
-        let session = &writers[region];
-        async move {
-            let mut lost = 0;
-            for i in 0..80 {
-                let id = 10_000 + region * 1000 + i;
-                let change = format!(
-                    "insert into item values ({id}, 'new {id}', {id}); update item set price = -price where id = {}",
-                    region * 300 + i + 1
-                );
-                lost += session.run(&change).await.is_err() as usize;
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
-            lost
-        }
-    };
-    let (_, first, second, third) = tokio::join!(
-        again(a, "create unique index concurrently item_written on item (slow(price), name)"),
-        write(0),
-        write(1),
-        write(2)
-    );
-    for (region, lost) in [first, second, third].into_iter().enumerate() {
-        assert!(lost <= 40, "region {region}: {lost} of 80 transactions failed");
-    }
+    let statement = "create unique index concurrently item_written on item (slow(price), name)";
+    while_all_write(lab, statement, (80, std::time::Duration::from_millis(20)), |region, i| {
+        let id = 10_000 + region * 1000 + i;
+        format!(
+            "insert into item values ({id}, 'new {id}', {id}); update item set price = -price where id = {}",
+            region * 300 + i + 1
+        )
+    })
+    .await;
     all_valid(lab, "item_written").await;
     lab.everywhere().await;
-    writers[0].must("drop index item_written").await;
+    lab.session(0).await.must("drop index item_written").await;
     lab.everywhere().await;
 }
 
