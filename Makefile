@@ -14,7 +14,7 @@ BUILD_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-upgrade test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs lint-monitoring bench bench-node bench-failover bench-clients bench-return bench-rows bench-heap clean
+.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs lint-monitoring bench bench-node bench-failover bench-clients bench-return bench-rows bench-heap clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -40,8 +40,9 @@ help:
 	@echo "             PostgreSQL replaced region by region (5 minutes, and a build of that release the first time)"
 	@echo "make test-packages  builds the packages twice, which must give the same files, and runs three regions from them in a fresh"
 	@echo "             Debian 12 (root; 10 minutes)"
-	@echo "make pg-regress  PostgreSQL's own regression and isolation suites, in a region and on a plain server; what differs must be"
-	@echo "             listed in docs/census/pg-regress.tsv (10 minutes; ARGS=isolation for one suite; ARGS=--write writes the list)"
+	@echo "make pg-regress  PostgreSQL's own regression, isolation and contrib suites, in a region and on a plain server; what"
+	@echo "             differs must be listed in docs/census/pg-regress.tsv (15 minutes; ARGS=isolation for one suite;"
+	@echo "             ARGS=--write writes the list)"
 	@echo "make test-ecosystem  other people's programs and their tests (Django, Hibernate, Liquibase, psycopg2, Alembic,"
 	@echo "             SQLAlchemy, asyncpg, pgx, Rails), in a region and on a plain server; what differs must be listed in"
 	@echo "             docs/census/ecosystem.tsv (an hour; ARGS=django)"
@@ -113,8 +114,8 @@ demo: setup
 
 # All of these use one profile, so that nothing is built twice.  It has no link-time optimization, which would make the build
 # of each of the many test programs slower.
-test test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes test-upgrade test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz: export CARGO_PROFILE_RELEASE_LTO = off
-test: test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes
+test test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz: export CARGO_PROFILE_RELEASE_LTO = off
+test: test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes test-contrib
 
 test-rust: setup
 	cargo test --release --locked --workspace --exclude onetrip-cli --exclude onetrip-lab
@@ -140,6 +141,10 @@ test-quickstart:
 # Each fault at each point of a COMMIT, with an extension built for that (docs/testing.md).
 test-outcomes: setup
 	@scripts/test-outcomes.sh $(BUILD_DIR)
+
+# The tests of PostgreSQL's contrib modules, in a region and on a plain server.
+test-contrib:
+	@$(MAKE) --no-print-directory pg-regress ARGS=contrib
 
 # Not part of `make test`: it builds the release before this one, too.
 test-upgrade: setup
