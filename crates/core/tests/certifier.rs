@@ -138,6 +138,24 @@ fn what_was_cancelled_or_never_came_is_aborted_also_after_a_checkpoint() {
     }
 }
 
+/// To settle an id that its PostgreSQL will not give out for long would take that PostgreSQL's commits from it, once the
+/// record is dropped.
+#[test]
+fn an_id_far_above_those_in_use_is_not_settled() {
+    let limits = Limits { outcomes: 10, ..Limits::default() };
+    let mut c = Certifier::new(limits);
+    assert!(c.may_be_given_out(&txn(1, 1)) && !c.may_be_given_out(&txn(1, u64::MAX)));
+    for n in 1..=100 {
+        c.certify(LogIndex(n), &entry(txn(1, 1_000_000 * n), &[])).unwrap();
+    }
+    let (again, _) = load(save(&c, &CommittedIndexes::default()), limits).unwrap();
+    for c in [&c, &again] {
+        assert!(c.may_be_given_out(&txn(1, 100_000_001)), "it may be under way");
+        assert!(!c.may_be_given_out(&txn(1, 101_000_000)));
+        assert!(!c.may_be_given_out(&txn(2, 1_000_000)), "another PostgreSQL");
+    }
+}
+
 /// A final answer stays final, whatever other nodes do; what was dropped is never reported as still possible.
 #[test]
 fn a_postgresql_that_starts_over_and_over_costs_nobody_else_an_answer() {

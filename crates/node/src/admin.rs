@@ -256,6 +256,11 @@ async fn upgrade(State(admin): State<Arc<Admin>>) -> Answer<Done> {
     let level = to_raise(&members, admin.config.node, &admin.transport.peers()).map_err(refused)?;
     if level > members.level {
         admin.check_libraries(&members, level).await.map_err(refused)?;
+        let ids = |members: &Members| members.members.iter().map(|member| member.id).collect::<Vec<_>>();
+        let now = admin.members().await?;
+        if ids(&now) != ids(&members) {
+            return Err(refused("the members have changed meanwhile; ask again".into()));
+        }
         admin.ask(AdminRequest::RaiseLevel(level)).await?;
         return Ok(Json(Done {
             means: format!("format level {level} is in force; earlier releases cannot join any more"),

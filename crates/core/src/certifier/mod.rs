@@ -209,6 +209,11 @@ impl Certifier {
         self.outcomes.get(txn)
     }
 
+    /// Whether this may be the id of a transaction, so that it can be settled.
+    pub fn may_be_given_out(&self, txn: &TxnId) -> bool {
+        self.outcomes.may_be_given_out(txn)
+    }
+
     /// The incarnation that the PostgreSQL of `node` runs as, according to the log; 0 if the log does not say.
     pub fn running_incarnation(&self, node: NodeId) -> u64 {
         self.outcomes.running(node)

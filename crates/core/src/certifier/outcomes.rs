@@ -13,6 +13,9 @@ use super::{Limits, Verdict};
 use crate::ids::{LogIndex, NodeId, TxnId};
 use std::collections::{BTreeMap, VecDeque};
 
+/// So many ids in a row may have been given out to transactions that never came to the log.
+const UNUSED_MAX: u64 = 1 << 16;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Not in the log so far.
@@ -39,6 +42,8 @@ pub(super) struct Outcomes {
     dropped: u64,
     numbers: FixedMap<TxnId, u64>,
     pub(super) highest_dropped: BTreeMap<(NodeId, u64), u64>,
+    /// The highest sequence recorded of each incarnation that runs.  Not in the checkpoint: it follows from the records.
+    highest: BTreeMap<(NodeId, u64), u64>,
     /// The entry that ended the incarnation, `None` while it runs.  At most one of each node runs.
     pub(super) incarnations: BTreeMap<(NodeId, u64), Option<LogIndex>>,
 }
@@ -52,6 +57,7 @@ impl Outcomes {
             dropped: 0,
             numbers: FixedMap::default(),
             highest_dropped: BTreeMap::new(),
+            highest: BTreeMap::new(),
             incarnations: BTreeMap::new(),
         }
     }
@@ -73,6 +79,17 @@ impl Outcomes {
             None if self.ended(txn.node).count() as u64 >= self.ended_limit => Outcome::OlderThanKept,
             None => Outcome::Unknown,
         }
+    }
+
+    /// Whether this may be the id of a transaction: its PostgreSQL has used an id not far below it.
+    ///
+    /// To settle made-up ids would harm those who get them later, and once their records are dropped, every
+    /// transaction of the same PostgreSQL with a lower one.
+    pub fn may_be_given_out(&self, txn: &TxnId) -> bool {
+        let who = (txn.node, txn.incarnation);
+        let highest = |of: &BTreeMap<(NodeId, u64), u64>| of.get(&who).copied().unwrap_or(0);
+        let used = highest(&self.highest).max(highest(&self.highest_dropped));
+        txn.sequence <= used.saturating_add(UNUSED_MAX)
     }
 
     fn ended(&self, node: NodeId) -> impl Iterator<Item = (LogIndex, u64)> + '_ {
@@ -99,6 +116,7 @@ impl Outcomes {
         while self.ended(node).count() as u64 > self.ended_limit {
             let Some((_, oldest)) = self.ended(node).min() else { break };
             self.incarnations.remove(&(node, oldest));
+            self.highest.remove(&(node, oldest));
         }
     }
 
@@ -111,6 +129,8 @@ impl Outcomes {
     }
 
     pub fn put(&mut self, txn: TxnId, at: LogIndex, verdict: Verdict) {
+        let highest = self.highest.entry((txn.node, txn.incarnation)).or_default();
+        *highest = txn.sequence.max(*highest);
         self.numbers.insert(txn, self.dropped + self.records.len() as u64);
         self.records.push_back(Record { txn, at, verdict });
         while self.records.len() as u64 > self.limit {

@@ -409,8 +409,10 @@ impl<S: Storage> Consensus<S> {
         let (mut hard_state, mut must_sync) = (ready.hs().cloned(), ready.must_sync());
         let last = self.raft.store().last_index().ok();
         let mut may_wait = snapshot.is_none() && entries.first().is_some_and(|first| last == Some(first.index - 1));
-        // A change of the configuration waits until the disk says that it is committed.
-        if self.waiting.front().is_some_and(|change| change.index > self.commit_durable) {
+        // A change of the configuration waits until the disk says that it is committed.  (What a holder of a lease may
+        // lack waits, too, but not for the disk.)
+        let waits_for_disk = |entry: &RaftEntry| entry.get_entry_type() != EntryType::EntryNormal;
+        if self.waiting.front().is_some_and(|front| waits_for_disk(front) && front.index > self.commit_durable) {
             hard_state = Some(self.raft.hard_state());
             (must_sync, may_wait) = (true, false);
         }

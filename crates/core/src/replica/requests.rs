@@ -55,6 +55,8 @@ pub type LeftOut = (RequestId, LogIndex, Result<LogIndex, NotDone>);
 struct Open {
     id: RequestId,
     change: Change,
+    /// The members when it was asked for.
+    members: Vec<NodeId>,
     give_up_at: u64,
     /// The version of the table for which it was last proposed, and the tick.
     proposed: Option<(u64, u64)>,
@@ -76,6 +78,10 @@ pub(super) struct Requests {
     left_out: Vec<LeftOut>,
 }
 
+fn ids(members: &Members) -> Vec<NodeId> {
+    members.members.iter().map(|member| member.id).collect()
+}
+
 impl Requests {
     /// The changes that are to be proposed now, for the first time or again.
     /// `loses_rows` says why a change may not be made although the table allows it.
@@ -95,6 +101,12 @@ impl Requests {
             if tick >= open.give_up_at {
                 let why = NotDone::NotDecided(open.change.clone());
                 self.answers.push(answer(open, Err(why)));
+                continue;
+            }
+            // Whether all know the level was seen before, and of these.
+            if matches!(open.change, Change::RaiseLevel(_)) && open.members != ids(members) {
+                let why = "the members have changed since they were asked which release they run; ask again";
+                self.answers.push(answer(open, Err(NotDone::Refused(why.into()))));
                 continue;
             }
             let command = Command { expected_version: members.version, change: open.change.clone() };
@@ -145,7 +157,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         if self.requests.open.len() >= OPEN_MAX {
             return self.requests.answers.push((id, change, Err(NotDone::TooMany)));
         }
-        self.requests.open.push(Open { id, change, give_up_at: self.tick + PATIENCE_TICKS, proposed: None });
+        let (members, give_up_at) = (ids(&self.members), self.tick + PATIENCE_TICKS);
+        self.requests.open.push(Open { id, change, members, give_up_at, proposed: None });
         self.work_requests(host);
     }
 

@@ -207,10 +207,12 @@ impl<O: Outbox> Router<O> {
             AgentEvent::Propose { conn, txn, raw, permit } => return Ok(self.propose(conn, txn, raw, permit, context)),
             AgentEvent::Outcome { conn, txn } => self.answer(conn, txn, context.certifier),
             AgentEvent::Settle { conn, txn } => match context.certifier.outcome(&txn) {
-                Outcome::Unknown => match self.settling.ask(conn, txn, context.tick) {
-                    Ok(raw) => return Ok(raw),
-                    Err(()) => self.answer(conn, txn, context.certifier),
-                },
+                Outcome::Unknown if context.certifier.may_be_given_out(&txn) => {
+                    match self.settling.ask(conn, txn, context.tick) {
+                        Ok(raw) => return Ok(raw),
+                        Err(()) => self.answer(conn, txn, context.certifier),
+                    }
+                }
                 _ => self.answer(conn, txn, context.certifier),
             },
             AgentEvent::Position { conn, applied, durable } => {
