@@ -783,6 +783,9 @@ ot_apply_set_up_session(void)
 	apply_set_option("default_transaction_isolation", "read committed");
 	apply_set_option("default_transaction_read_only", "off");
 	apply_set_option("role", "none");
+	/* PostgreSQL 17 has it */
+	if (GetConfigOption("transaction_timeout", true, false) != NULL)
+		apply_set_option("transaction_timeout", "0");
 	ot_session_settings_set_up();
 }
 

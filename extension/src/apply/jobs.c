@@ -324,9 +324,8 @@ jobs_propose(void *what)
 	/* an exchange waits for the sessions of the first region for as long as they take */
 	if (job->copy ? before > 0 : !TimestampDifferenceExceeds(wait->everywhere, now, before * TAKE_OVER_MS))
 		return;
-	/* until the next attempt, if this one fails: each of an exchange keeps out readers, too */
-	if (job->copy)
-		wait->next = now + Min((now - wait->everywhere) / ASK_PART, ASK_MAX_MS * INT64CONST(1000));
+	/* until the next attempt, if this one fails: each keeps out writers, of an exchange readers, too */
+	wait->next = now + Min((now - wait->everywhere) / ASK_PART, ASK_MAX_MS * INT64CONST(1000));
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	ot_session_watch_errors();

@@ -19,6 +19,7 @@
 #include "nodes/tidbitmap.h"
 #include "storage/proc.h"
 #include "utils/guc_tables.h"
+#include "utils/timeout.h"
 #if PG_VERSION_NUM >= 180000
 #include "commands/explain_format.h"
 #include "commands/explain_state.h"
@@ -554,6 +555,18 @@ ot_next_shared_lock(int partition, PROCLOCK *before)
 
 	return (PROCLOCK *) SHMQueueNext(locks, before == NULL ? locks : &before->procLink,
 									 offsetof(PROCLOCK, procLink));
+#endif
+}
+
+/* 17: transaction_timeout, a FATAL that must not follow what has been committed. */
+static inline void
+ot_disable_transaction_timeout(void)
+{
+#if PG_VERSION_NUM >= 170000
+	if (TransactionTimeout > 0)
+		disable_timeout(TRANSACTION_TIMEOUT, false);
+	/* if it has passed by now */
+	CHECK_FOR_INTERRUPTS();
 #endif
 }
 

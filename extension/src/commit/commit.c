@@ -142,7 +142,7 @@ static const int phase_before[] = {
 static struct
 {
 	CommitPhase phase;
-	bool		other_tables;	/* it wrote tables that are not replicated */
+	OtWrittenHere written;
 	bool		everywhere;		/* its client waits until all regions show it */
 	OtLogIndex	index;			/* of its entry after a verdict of commit, or of
 								 * the worker's entry */
@@ -336,7 +336,7 @@ commit_raise_handed_over(const char *why)
 {
 	ot_session_end_later();
 	ereport(ERROR,
-			ot_say_committed(own.txn, committing.index, committing.other_tables, why));
+			ot_say_committed(own.txn, committing.index, committing.written.any, why));
 }
 
 /* May somebody ask for the outcome of this transaction by its id? */
@@ -422,7 +422,7 @@ ot_commit_reword(const ErrorData *edata)
 	if (edata->sqlerrcode != OT_ERR_OUTCOME_UNKNOWN)
 	{
 		ot_session_end_later();
-		ot_say_committed(own.txn, committing.index, committing.other_tables,
+		ot_say_committed(own.txn, committing.index, committing.written.any,
 							 edata->message ? edata->message : "An error came between");
 	}
 	return true;
@@ -523,7 +523,7 @@ ot_commit_lost_to_prepared(void)
 static void
 commit_wait_for_turn(void)
 {
-	int			grace_ms = committing.other_tables ? OTHER_TABLES_GRACE_MS : CANCEL_GRACE_MS;
+	int			grace_ms = committing.written.logged ? OTHER_TABLES_GRACE_MS : CANCEL_GRACE_MS;
 	TimestampTz give_up = 0;	/* 0: the session was not told to end */
 	TimestampTz patience = 0;	/* until when it waits in a region that stands
 								 * still */
@@ -632,6 +632,7 @@ commit_decide(void (*wrap) (void), OtVerdict *verdict)
 	 */
 	if (IsolationIsSerializable())
 		PreCommit_CheckForSerializationFailure();
+	ot_disable_transaction_timeout();
 	OT_STOP_POINT("before-propose");
 	/* raises ERROR if the transaction was evicted */
 	ot_turn_begin_proposing(txn);
@@ -723,7 +724,9 @@ commit_at_pre_commit(void)
 	if (own.state == OWN_ID_TOLD)
 		ot_write_set_entry(own.base);
 	ot_large_object_capture_cuts();
-	committing.other_tables = ot_held_locks_take_keys();
+	ot_held_locks_take_keys(&committing.written);
+	if (ot_ddl_has_changed_here())
+		committing.written.any = committing.written.logged = true;
 	ot_reads_take_keys();
 	if (ot_write_set_has_notifications())
 	{
@@ -742,7 +745,7 @@ commit_at_pre_commit(void)
 	OT_STOP_POINT("turn-waiting");
 	commit_wait_for_turn();
 	ot_cost_mark(OT_COST_TURN);
-	ot_commit_hold_turn(verdict.at, committing.other_tables);
+	ot_commit_hold_turn(verdict.at, committing.written.logged);
 	OT_STOP_POINT("turn-held");
 }
 

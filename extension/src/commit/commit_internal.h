@@ -103,9 +103,17 @@ extern void ot_traced_init(void);
 extern void ot_traced_note(OtTxnId txn, OtLogIndex entry, uint64 bytes, const uint64 *us, bool everywhere);
 
 /* held_locks.c */
-extern bool ot_held_locks_take_keys(void);
+/* What a transaction has written that is in no entry. */
+typedef struct OtWrittenHere
+{
+	bool		logged;			/* whose COMMIT has to be flushed */
+	bool		any;			/* that, an unlogged or a temporary table */
+} OtWrittenHere;
+
+extern void ot_held_locks_take_keys(OtWrittenHere *written);
 extern bool ot_held_locks_need_keys(void);
 extern char *ot_held_locks_written_here(void);
+extern char *ot_held_locks_foreign_table(bool written);
 
 /* last_commit.c: the points in time between which the parts of a COMMIT lie */
 typedef enum OtCostMark

@@ -58,18 +58,17 @@ held_locks_compare(const void *a, const void *b)
 
 /*
  * Whatever lock an applied entry may need and this transaction holds must be a
- * key of both ("What holds, always" in docs/architecture.md).  Returns whether
- * the transaction wrote a table that is not replicated.
+ * key of both ("What holds, always" in docs/architecture.md).
  *
  * In one order, since for a short sequence it waits for others who are here too.
  */
-bool
-ot_held_locks_take_keys(void)
+void
+ot_held_locks_take_keys(OtWrittenHere *written)
 {
 	int			count;
 	OtHeldLock *locks = ot_held_locks(&count);
-	bool		flush = false;
 
+	memset(written, 0, sizeof(*written));
 	qsort(locks, count, sizeof(OtHeldLock), held_locks_compare);
 	for (int i = 0; i < count; i++)
 	{
@@ -77,7 +76,6 @@ ot_held_locks_take_keys(void)
 		Form_pg_class form;
 		char		relkind;
 		char		persistence;
-		bool		wrote_local;
 
 		/* Dropped by this transaction: its key was taken at the drop. */
 		if (!HeapTupleIsValid(tuple))
@@ -85,8 +83,11 @@ ot_held_locks_take_keys(void)
 		form = (Form_pg_class) GETSTRUCT(tuple);
 		relkind = form->relkind;
 		persistence = form->relpersistence;
-		wrote_local = locks[i].mode >= RowExclusiveLock && relkind == RELKIND_RELATION &&
-			persistence == RELPERSISTENCE_PERMANENT && !ot_contents_travel(form);
+		if (locks[i].mode >= RowExclusiveLock && relkind == RELKIND_RELATION && !ot_contents_travel(form))
+		{
+			written->any = true;
+			written->logged |= persistence == RELPERSISTENCE_PERMANENT;
+		}
 		ReleaseSysCache(tuple);
 
 		if (persistence == RELPERSISTENCE_TEMP)
@@ -108,12 +109,10 @@ ot_held_locks_take_keys(void)
 		}
 		if (relkind == RELKIND_SEQUENCE && locks[i].mode >= RowExclusiveLock)
 			ot_sequence_capture(locks[i].relid);
-		flush |= wrote_local;
 		ot_write_set_key_now(ot_hash_relation(locks[i].relid),
 							 ot_table_lock_to_mode(locks[i].mode), locks[i].relid);
 	}
 	pfree(locks);
-	return flush;
 }
 
 /* Does this transaction hold a lock that an applied entry may wait for? */
@@ -167,4 +166,23 @@ ot_held_locks_written_here(void)
 		ReleaseSysCache(tuple);
 	}
 	return name;
+}
+
+/* The name of a foreign table that the transaction has used, or written, or NULL. */
+char *
+ot_held_locks_foreign_table(bool written)
+{
+	int			count;
+	OtHeldLock *locks = ot_held_locks(&count);
+
+	for (int i = 0; i < count; i++)
+	{
+		/* DDL takes stronger ones */
+		if (written && locks[i].mode != RowExclusiveLock)
+			continue;
+		if (get_rel_relkind(locks[i].relid) == RELKIND_FOREIGN_TABLE)
+			return psprintf("%s.%s", get_namespace_name(get_rel_namespace(locks[i].relid)),
+							get_rel_name(locks[i].relid));
+	}
+	return NULL;
 }

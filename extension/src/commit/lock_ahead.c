@@ -16,7 +16,7 @@
  * table, or SELECT ... FOR UPDATE and its like, whose rows come straight from a
  * scan of that table, with conditions that call no volatile function and no
  * subquery.  All others ask row by row, and so does a cursor, from which only
- * some of the rows may be fetched.
+ * some of the rows may be fetched, and SERIALIZABLE, where to look is to read.
  *
  * Runs in backends, before the executor starts a statement.  Memory: a context
  * of its own, deleted at the end.
@@ -287,7 +287,7 @@ ot_lock_ahead_executor_start(QueryDesc *query, int eflags)
 
 	if (target != 0 && !(eflags & EXEC_FLAG_EXPLAIN_ONLY) &&
 		ot_preloaded && IsUnderPostmaster && !ot_is_apply_worker && !IsParallelWorker() &&
-		!XactReadOnly && !ot_row_lock_goes_without())
+		!IsolationIsSerializable() && !XactReadOnly && !ot_row_lock_goes_without())
 		lock_ahead(query, target, mode);
 	if (prev_executor_start)
 		prev_executor_start(query, eflags);

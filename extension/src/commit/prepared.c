@@ -36,6 +36,7 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "tcop/utility.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
@@ -140,24 +141,36 @@ prepared_query(const char *query, Oid type, Datum parameter, Datum *result)
 		elog(ERROR, "cannot read what is prepared");
 	found = SPI_processed == 1;
 	if (found)
-		*result = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+	{
+		Form_pg_attribute column = TupleDescAttr(SPI_tuptable->tupdesc, 0);
+
+		*result = SPI_datumTransfer(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull),
+									column->attbyval, column->attlen);
+	}
 	SPI_finish();
 	PopActiveSnapshot();
 	SetUserIdAndSecContext(user, security);
 	return found;
 }
 
-/* Is it prepared in the cluster, as far as this region shows, and whose is it? */
+/*
+ * Is it prepared in the cluster, as far as this region shows, and whose is it?
+ * Others see its row before the applied index says so, which is read first: then
+ * the row's own index is the base.
+ */
 static bool
 prepared_find(const char *gid, Oid *owner)
 {
 	Datum		found;
+	ArrayType  *both;
 
 	ending.base = ot_applied_index();
-	if (!prepared_query("SELECT owner FROM onetrip.prepared WHERE gid OPERATOR(pg_catalog.=) $1",
+	if (!prepared_query("SELECT ARRAY[owner::pg_catalog.int8, log_index] FROM onetrip.prepared WHERE gid OPERATOR(pg_catalog.=) $1",
 						TEXTOID, CStringGetTextDatum(gid), &found))
 		return false;
-	*owner = DatumGetObjectId(found);
+	both = DatumGetArrayTypeP(found);
+	*owner = (Oid) ((int64 *) ARR_DATA_PTR(both))[0];
+	ending.base.value = Max(ending.base.value, ((uint64 *) ARR_DATA_PTR(both))[1]);
 	return true;
 }
 
@@ -205,7 +218,20 @@ static void
 prepared_check_own(void)
 {
 	char	   *table = ot_held_locks_written_here();
+	char	   *foreign = ot_held_locks_foreign_table(false);
 
+	/* its wrapper would roll it back at its server, and PostgreSQL's own refuses it */
+	if (foreign != NULL)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot PREPARE a transaction that has used onetrip tables and foreign table \"%s\"",
+						foreign),
+				 errhint("Use a transaction of its own for each kind of table.")));
+	if (ot_ddl_has_changed_here())
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot PREPARE a transaction that has used onetrip tables and changed a definition that this server alone has"),
+				 errhint("Change it in a transaction of its own, with COMMIT.")));
 	if (table != NULL)
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
@@ -290,6 +316,7 @@ prepared_try(const char *gid)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
+	OtWrittenHere written;
 	Oid			found;
 
 	/* As in PostgreSQL, open savepoints are released, and triggers run first. */
@@ -318,7 +345,7 @@ prepared_try(const char *gid)
 
 	ot_large_object_capture_cuts();
 	ending.positions_at = ot_write_set_operations_length();
-	(void) ot_held_locks_take_keys();
+	ot_held_locks_take_keys(&written);
 	ot_reads_take_keys();
 	ending.kind = OT_ENTRY_PREPARE;
 	ending.gid = gid;

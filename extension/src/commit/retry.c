@@ -94,6 +94,7 @@ typedef struct Retry
 	TimestampTz timeout_at;		/* of the statement; 0: none */
 	int			losses;
 	bool		ends;			/* it was committed, or there is no use in it */
+	bool		wrote_foreign;	/* a foreign table, whose server commits before this one */
 	ErrorData  *loss;			/* the last one */
 } Retry;
 
@@ -358,6 +359,7 @@ retry_try(Retry *retry)
 	/* a procedure may have ended that transaction; the portal commits the rest */
 	if (retry->lxid == OT_LXID(MyProc) && (retry->losses > 0 || !ot_write_set_is_empty()))
 	{
+		retry->wrote_foreign = ot_held_locks_foreign_table(true) != NULL;
 		retry_commit(retry);
 		done.committed = true;
 	}
@@ -370,7 +372,8 @@ retry_try(Retry *retry)
 static bool
 retry_may_go_on(Retry *retry)
 {
-	return geterrcode() == OT_ERR_LOST && !ot_commit_lost_to_prepared() && !retry->ends &&
+	return geterrcode() == OT_ERR_LOST && !ot_commit_lost_to_prepared() &&
+		!retry->wrote_foreign && !retry->ends &&
 		!ot_commit_id_is_told() &&
 		(retry->lxid == InvalidLocalTransactionId || retry->lxid == OT_LXID(MyProc)) &&
 		retry->losses < ot_statement_retries && !proc_exit_inprogress;

@@ -25,6 +25,12 @@
  * for it, directly or not.  If so it gives up with 40P01, although there need
  * not be a circle.
  *
+ * DDL stands in the same line, for the schema key, while other regions carry out
+ * DDL too.  Otherwise statements of two regions would hold up each other's
+ * rehearsals, and all but one would lose, each time.  It does not wait for long,
+ * since a session may do nothing for hours after its DDL: then it goes on without
+ * the lock, as before there was a line, and the first COMMIT wins.
+ *
  * Runs in backends.  Interrupts are served while it waits.  Raises ERROR before
  * the row is touched.
  *
@@ -50,8 +56,13 @@
 #include "utils/rel.h"
 
 #include "capture/capture.h"
+#include "ddl/ddl.h"
 #include "shmem/shmem.h"
 
+/* DDL stands in line for so long at most. */
+#define DDL_LINE_MS 5000
+/* What DDL takes anyhow: a rehearsal and COMMIT. */
+#define DDL_TRIPS 2
 /* For how long a node that cannot be reached is tried. */
 #define UNREACHABLE_MS 5000
 /* The locks of one request, at most. */
@@ -74,6 +85,7 @@ static struct
 	bool		goes_without;	/* nobody answers, or it wants too many: it asks no more */
 	OtTxnId		txn;
 	HTAB	   *held;			/* HeldLock, in TopTransactionContext */
+	bool		has_asked_for_schema;
 	int64		nasked;			/* locks that it has asked for, whatever the answer */
 }			present;
 
@@ -88,13 +100,13 @@ static int	before_subxact_room = 0;
 
 typedef struct RowLockRequest
 {
-	Relation	rel;
+	Relation	rel;			/* NULL: the lock is the schema key's */
 	char		table[2 * NAMEDATALEN]; /* for onetrip.row_lock_waits */
 	const OtRowLock *locks;
 	int			nlocks;
 	bool		waits;
 	uint64		number;
-	TimestampTz deadline;		/* of lock_timeout; 0: none */
+	TimestampTz deadline;		/* of lock_timeout, or for the schema key; 0: none */
 } RowLockRequest;
 
 static void
@@ -212,7 +224,8 @@ row_lock_check_deadlock(Relation rel)
 
 /*
  * Asks, again on each new connection, until the answer has come.  Returns false
- * if the node cannot be reached, or closes each connection on which it is asked.
+ * if the node cannot be reached, or closes each connection on which it is asked,
+ * or the time for the schema key's lock is over.
  */
 static bool
 row_lock_wait(const RowLockRequest *request, OtLocked *answer)
@@ -248,12 +261,17 @@ row_lock_wait(const RowLockRequest *request, OtLocked *answer)
 		if (request->deadline != 0)
 		{
 			if (ot_ms_until(request->deadline) == 0)
+			{
+				if (request->rel == NULL)
+					return false;
 				row_lock_raise_timeout(request->rel);
+			}
 			left = Min(left, ot_ms_until(request->deadline));
 		}
 		if (left == 0)
 		{
-			row_lock_check_deadlock(request->rel);
+			if (request->rel != NULL)
+				row_lock_check_deadlock(request->rel);
 			check_at = TimestampTzPlusMilliseconds(ot_now(), DeadlockTimeout);
 			continue;
 		}
@@ -478,6 +496,48 @@ row_lock_give_back(uint64 from)
 	(void) ot_agent_flush(agent);
 }
 
+/* ---- what DDL calls ---- */
+
+/*
+ * Waits in line for the schema key.  That it has waited for nothing, or in vain,
+ * makes no difference: COMMIT is certified as ever.
+ */
+static void
+row_lock_schema(OtHash schema)
+{
+	OtRowLock	lock = {.hash = schema.value, .mode = OT_UPDATE};
+	RowLockRequest request = {.table = "schema key", .locks = &lock, .nlocks = 1, .waits = true};
+	OtLocked	answer = {0};
+	int			limit = LockTimeout > 0 ? Min(LockTimeout, DDL_LINE_MS) : DDL_LINE_MS;
+
+	ot_check_writable();
+	if (!ot_preloaded || MyBackendType != B_BACKEND || XactReadOnly || present.goes_without ||
+		present.has_asked_for_schema || !ot_position_is_ddl_elsewhere() ||
+		!ot_trips_are_left(1 + DDL_TRIPS))
+		return;
+	row_lock_begin();
+	present.has_asked_for_schema = true;
+	ot_trips_take("carry out DDL", 1);
+	ot_session_watch_errors();
+	ot_eviction_check();
+	ot_position_attach();
+	request.number = ++last_number;
+	request.deadline = TimestampTzPlusMilliseconds(ot_now(), limit);
+	if (!row_lock_wait(&request, &answer))
+	{
+		row_lock_give_back(request.number);
+		return;
+	}
+	if (answer.others_asked)
+		ot_crossing_note(OT_CROSSING_ROW_LOCK);
+	else
+		ot_trips_give_back(1);
+	if (answer.outcome != OT_LOCK_GRANTED)
+		return;
+	row_lock_take(&request);
+	(void) ot_position_wait_shown(answer.at, request.deadline);
+}
+
 /* The transaction ends.  If an entry of it is decided, the leader knows. */
 void
 ot_row_lock_end(bool decided)
@@ -533,5 +593,6 @@ void
 ot_row_lock_init(void)
 {
 	ot_capture_lock_first_with(row_lock_first);
+	ot_ddl_stand_in_line_with(row_lock_schema);
 	ot_lock_ahead_init();
 }

@@ -37,19 +37,19 @@ ot_say_unknown(OtTxnId txn)
 
 /* The same.  `why` is a sentence without its full stop. */
 void
-ot_say_committed(OtTxnId txn, OtLogIndex index, bool other_tables, const char *why)
+ot_say_committed(OtTxnId txn, OtLogIndex index, bool wrote_here, const char *why)
 {
 	char		text[OT_TXN_ID_TEXT_MAX];
 
 	ot_txn_to_text(txn, text);
 	errcode(OT_ERR_OUTCOME_UNKNOWN);
-	if (other_tables)
+	if (wrote_here)
 	{
-		errmsg("outcome of transaction %s: committed at " UINT64_FORMAT ", but for its changes of tables that are not replicated",
+		errmsg("outcome of transaction %s: committed at " UINT64_FORMAT ", but for its changes of what is not replicated",
 			   text, index.value);
-		errdetail("%s. The changes of onetrip tables become visible here shortly, or once this region goes on; those of other tables, which this server alone has, are lost.",
+		errdetail("%s. The changes of onetrip tables become visible here shortly, or once this region goes on; those of other tables and definitions, which this server alone has, are lost.",
 				  why);
-		errhint("Repeat the changes of the other tables, and nothing else.");
+		errhint("Repeat those other changes, and nothing else.");
 	}
 	else
 	{

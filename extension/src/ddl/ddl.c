@@ -77,6 +77,7 @@
 #include "commands/extension.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "tcop/cmdtag.h"
@@ -158,6 +159,7 @@ static bool importing = false;	/* the innermost statement is IMPORT FOREIGN
 static bool reindexing = false;	/* ... or REINDEX */
 static List *refilled = NIL;	/* tables that other regions have emptied, and
 								 * whose rows have not been captured again */
+static void (*stand_in_line) (OtHash schema) = NULL;	/* commit's, a wing above */
 static bool replaying = false;	/* the apply worker runs a statement, as
 								 * opposed to applying rows */
 
@@ -208,6 +210,22 @@ ot_ddl_lock_schema(void)
 	LockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), 0, ExclusiveLock);
 }
 
+void
+ot_ddl_stand_in_line_with(void (*callback) (OtHash schema))
+{
+	stand_in_line = callback;
+}
+
+/*
+ * Waits for DDL of other regions that is under way.  Before the lock: who has it
+ * keeps other regions from trying their statements here.
+ */
+void
+ot_ddl_stand_in_line(void)
+{
+	stand_in_line(ot_hash_schema());
+}
+
 /*
  * Takes the key after the lock, so that its base includes what the lock waited
  * for, and immediately after it: a transaction that holds the lock and has not
@@ -217,6 +235,7 @@ ot_ddl_lock_schema(void)
 void
 ot_ddl_take_schema_key(void)
 {
+	ot_ddl_stand_in_line();
 	ot_ddl_lock_schema();
 	ot_write_set_key_now(ot_hash_schema(), OT_UPDATE, InvalidOid);
 }
@@ -785,6 +804,9 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 					 int sub_id, void *arg)
 {
 	ddl_keep_error_context();
+	/* the session's temporary objects are dropped after FATAL, where no PG_FINALLY has run */
+	if (proc_exit_inprogress)
+		recorded = NULL;
 	if (prev_object_access)
 		prev_object_access(access, class_id, object_id, sub_id, arg);
 

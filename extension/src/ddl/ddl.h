@@ -17,6 +17,7 @@
 
 /* ddl.c */
 extern void ot_ddl_init(void);
+extern void ot_ddl_stand_in_line_with(void (*stand_in_line) (OtHash schema));
 extern void ot_ddl_check_function(const char *what);
 extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
 									Node *node, const char *query, bool read_only_tree,
@@ -26,6 +27,9 @@ extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *
 
 /* ddl_apply.c */
 extern void ot_ddl_apply_statement(OtReader *r);	/* r is past the op byte 'S' */
+
+/* ddl_classify.c */
+extern bool ot_ddl_has_changed_here(void);
 
 /* ddl_function.c */
 extern void ot_functions_commit_begins(bool begins);

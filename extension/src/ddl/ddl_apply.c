@@ -353,6 +353,7 @@ ot_ddl_apply_statement(OtReader *r)
 				 errmsg("role \"%s\" does not exist on this node", role),
 				 errhint("It was created outside of the replicated database. Create it here too, and the statement will be applied.")));
 
+	ot_position_note_ddl_elsewhere();
 	ot_ddl_lock_schema();
 	hidden = ot_functions_hide();
 	PG_TRY();

@@ -232,11 +232,10 @@ ot_ddl_may_change_code(Node *stmt)
 	}
 }
 
-OtStatementKind
-ot_ddl_classify(Node *stmt, const char *query)
+static OtStatementKind
+ddl_classify(Node *stmt, const char *query, OtTemporary *temporary)
 {
 	OtStatementKind kind;
-	OtTemporary temporary;
 
 	switch (nodeTag(stmt))
 	{
@@ -417,18 +416,18 @@ ot_ddl_classify(Node *stmt, const char *query)
 
 	if (kind == OT_STATEMENT_LOCAL)
 		return kind;
-	temporary = ot_ddl_is_temporary(stmt, query);
+	*temporary = ot_ddl_is_temporary(stmt, query);
 	/* the schema lock comes before table locks, in this order everywhere */
-	if (temporary != OT_TEMPORARY_OBJECT && kind == OT_STATEMENT_SCHEMA)
+	if (*temporary != OT_TEMPORARY_OBJECT && kind == OT_STATEMENT_SCHEMA)
 	{
 		ot_ddl_take_schema_key();
 		/* it may have waited for one who has made or dropped such a function */
-		if (temporary == OT_TEMPORARY_FUNCTION || ot_temporary_functions_possible())
-			temporary = ot_ddl_is_temporary(stmt, query);
-		if (temporary == OT_TEMPORARY_FUNCTION)
+		if (*temporary == OT_TEMPORARY_FUNCTION || ot_temporary_functions_possible())
+			*temporary = ot_ddl_is_temporary(stmt, query);
+		if (*temporary == OT_TEMPORARY_FUNCTION)
 			ot_temporary_functions_note(true);
 	}
-	if (temporary != OT_TEMPORARY_NOTHING)
+	if (*temporary != OT_TEMPORARY_NOTHING)
 	{
 		ot_ddl_check_temporary(stmt);
 		return OT_STATEMENT_LOCAL;
@@ -436,4 +435,31 @@ ot_ddl_classify(Node *stmt, const char *query)
 	ot_ddl_take_large_object_key(stmt);
 	ot_ddl_check_recorded(stmt, query);
 	return kind;
+}
+
+/* The last transaction that changed a definition which this server alone has. */
+static LocalTransactionId changed_here = InvalidLocalTransactionId;
+
+OtStatementKind
+ot_ddl_classify(Node *stmt, const char *query)
+{
+	OtTemporary temporary = OT_TEMPORARY_NOTHING;
+	OtStatementKind kind = ddl_classify(stmt, query, &temporary);
+
+	/* CLUSTER changes files only, and CREATE TABLE AS is about a temporary table then */
+	if (kind == OT_STATEMENT_LOCAL && temporary != OT_TEMPORARY_OBJECT &&
+		GetCommandLogLevel(stmt) == LOGSTMT_DDL && !IsA(stmt, ClusterStmt) &&
+		!IsA(stmt, CreateTableAsStmt))
+		changed_here = OT_LXID(MyProc);
+	return kind;
+}
+
+/*
+ * Has this transaction changed definitions that are in no entry: of another
+ * database, a subscription, a function with a temporary type?
+ */
+bool
+ot_ddl_has_changed_here(void)
+{
+	return changed_here == OT_LXID(MyProc);
 }

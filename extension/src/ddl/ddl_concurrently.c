@@ -254,6 +254,7 @@ ot_index_wait_politely(Node *stmt, ProcessUtilityContext context)
 	if (!OidIsValid(relid) || !OT_OWNS_RELATION(relid) ||
 		get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
 		return;
+	ot_ddl_stand_in_line();
 	while (!ot_index_try_lock(relid, mode))
 	{
 		ot_index_pause_politely(since);

@@ -38,6 +38,8 @@
 #define CATCH_UP_POLL_MS 5
 /* Whoever waits for an entry is woken; this is for the case that it is not. */
 #define SHOWN_POLL_MS 100
+/* Other regions are taken to carry out DDL for so long after they last did. */
+#define DDL_ELSEWHERE_MS 10000
 /* From publishing to the release of its locks, a backend takes microseconds. */
 #define ANNOUNCED_POLL_US 100
 
@@ -67,6 +69,7 @@ position_attach_memory(void *memory, bool found)
 	SpinLockInit(&positions->mutex);
 	pg_atomic_init_u64(&positions->applied, 0);
 	pg_atomic_init_u64(&positions->applied_at, 0);
+	pg_atomic_init_u64(&positions->ddl_elsewhere_at, 0);
 	pg_atomic_init_u64(&positions->next_sequence, 0);
 	pg_atomic_init_u32(&positions->nwaiting, 0);
 	pg_atomic_init_u64(&positions->nshown, 0);
@@ -376,6 +379,24 @@ ot_position_wake_waiting(OtLogIndex index)
 		if (waits_for != 0 && waits_for <= index.value)
 			ot_slot_wake(i);
 	}
+}
+
+/* ---- DDL of other regions ---- */
+
+/* Called where a statement of another region is carried out here, or tried. */
+void
+ot_position_note_ddl_elsewhere(void)
+{
+	pg_atomic_write_u64(&positions->ddl_elsewhere_at, (uint64) ot_now());
+}
+
+/* Have other regions carried out DDL lately? */
+bool
+ot_position_is_ddl_elsewhere(void)
+{
+	TimestampTz at = (TimestampTz) pg_atomic_read_u64(&positions->ddl_elsewhere_at);
+
+	return at != 0 && !TimestampDifferenceExceeds(at, ot_now(), DDL_ELSEWHERE_MS);
 }
 
 /* ---- names ---- */

@@ -75,6 +75,9 @@ typedef struct OtPositions
 								 * holder writes it */
 	pg_atomic_uint64 applied_at;	/* when applied moved last, a TimestampTz; 0: not
 									 * since this server started */
+	pg_atomic_uint64 ddl_elsewhere_at;	/* when a statement of another region last came
+										 * here, also to be tried; a TimestampTz, 0: not
+										 * since this server started */
 	pg_atomic_uint32 nwaiting;	/* processes that wait until an index is shown */
 	uint64		incarnation;	/* of this shared memory */
 	pg_atomic_uint64 next_sequence;
@@ -97,6 +100,8 @@ extern void ot_position_set_applied(OtLogIndex index);
 extern void ot_position_names_change(void);
 extern OtLogIndex ot_position_base_of_names(void);
 extern bool ot_position_wait_announced(void);
+extern void ot_position_note_ddl_elsewhere(void);
+extern bool ot_position_is_ddl_elsewhere(void);
 extern OtLogIndex ot_applied_index(void);
 extern OtLogIndex ot_position_shown_by(Snapshot snapshot);
 extern TimestampTz ot_applied_at(void);

@@ -241,6 +241,26 @@ UPDATE p SET v = 'prepared' WHERE id = 1;
 SELECT setval('p_numbers', 1000);
 PREPARE TRANSACTION 'no';
 \echo :LAST_ERROR_SQLSTATE
+CREATE EXTENSION file_fdw;
+CREATE SERVER p_server FOREIGN DATA WRAPPER file_fdw;
+CREATE FOREIGN TABLE p_foreign (v text) SERVER p_server OPTIONS (filename '/dev/null');
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+SELECT count(*) FROM p_foreign;
+PREPARE TRANSACTION 'no';
+\echo :LAST_ERROR_SQLSTATE
+DROP EXTENSION file_fdw CASCADE;
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+ALTER DATABASE postgres CONNECTION LIMIT -1;
+PREPARE TRANSACTION 'no';
+\echo :LAST_ERROR_SQLSTATE
+-- CLUSTER changes no definition.
+BEGIN;
+UPDATE p SET v = v WHERE id = 1;
+CLUSTER p USING p_pkey;
+PREPARE TRANSACTION 'clustered';
+ROLLBACK PREPARED 'clustered';
 SELECT v FROM p WHERE id = 1;
 SELECT count(*) FROM onetrip.prepared_xacts;
 

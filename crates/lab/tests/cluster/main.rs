@@ -18,6 +18,7 @@ mod cluster_view;
 mod conflicts;
 mod crossings;
 mod ddl;
+mod ddl_at_once;
 mod dump;
 mod elsewhere;
 mod everywhere;
