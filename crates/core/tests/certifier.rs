@@ -138,8 +138,8 @@ fn what_was_cancelled_or_never_came_is_aborted_also_after_a_checkpoint() {
     }
 }
 
-/// To settle an id that its PostgreSQL will not give out for long would take that PostgreSQL's commits from it, once the
-/// record is dropped.
+/// To settle an id that its PostgreSQL will not give out for long would take that PostgreSQL's commits from it, once
+/// the record is dropped.
 #[test]
 fn an_id_far_above_those_in_use_is_not_settled() {
     let limits = Limits { outcomes: 10, ..Limits::default() };

@@ -16,6 +16,7 @@
 #include "access/transam.h"
 #include "commands/explain.h"
 #include "commands/prepare.h"
+#include "miscadmin.h"
 #include "nodes/tidbitmap.h"
 #include "storage/proc.h"
 #include "utils/guc_tables.h"
