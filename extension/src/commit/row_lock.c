@@ -520,7 +520,8 @@ row_lock_schema(OtHash schema)
 	ot_trips_take("carry out DDL", 1);
 	ot_session_watch_errors();
 	ot_eviction_check();
-	ot_position_attach();
+	/* whatever it has locked by now must not hold up entries for all that time */
+	ot_slot_begin_writing();
 	request.number = ++last_number;
 	request.deadline = TimestampTzPlusMilliseconds(ot_now(), limit);
 	if (!row_lock_wait(&request, &answer))
