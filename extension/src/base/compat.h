@@ -559,6 +559,13 @@ ot_next_shared_lock(int partition, PROCLOCK *before)
 #endif
 }
 
+/* 17: whether a stronger lock will do. */
+#if PG_VERSION_NUM >= 170000
+#define OT_LOCK_IS_HELD_BY_ME(tag, mode) LockHeldByMe(tag, mode, false)
+#else
+#define OT_LOCK_IS_HELD_BY_ME(tag, mode) LockHeldByMe(tag, mode)
+#endif
+
 /* 17: transaction_timeout, a FATAL that must not follow what has been committed. */
 static inline void
 ot_disable_transaction_timeout(void)

@@ -662,6 +662,8 @@ commit_decide(void (*wrap) (void), OtVerdict *verdict)
 			commit_refused(txn, verdict, true);
 			break;
 		case OT_OUTCOME_REFUSED:
+			ot_skip_txns();
+			/* FALLTHROUGH */
 		case OT_OUTCOME_FULL:
 			commit_refused(txn, verdict, false);
 			break;

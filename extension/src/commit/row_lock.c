@@ -85,7 +85,7 @@ static struct
 	bool		goes_without;	/* nobody answers, or it wants too many: it asks no more */
 	OtTxnId		txn;
 	HTAB	   *held;			/* HeldLock, in TopTransactionContext */
-	bool		has_asked_for_schema;
+	uint64		schema;			/* number of the request for the schema key; 0: none */
 	int64		nasked;			/* locks that it has asked for, whatever the answer */
 }			present;
 
@@ -355,7 +355,6 @@ row_lock_begin(void)
 	present.held = hash_create("onetrip row locks", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	present.txn = ot_commit_own_txn();
 	present.has_asked = true;
-	pg_atomic_write_u32(&ot_my_slot()->has_row_locks, 1);
 }
 
 static void
@@ -408,6 +407,7 @@ row_lock_ask(Relation rel, const OtRowLock *locks, int nlocks, LockWaitPolicy po
 	ot_session_watch_errors();
 	ot_eviction_check();
 	ot_position_attach();
+	pg_atomic_write_u32(&ot_my_slot()->has_row_locks, 1);
 	present.nasked += nlocks;
 	request.number = ++last_number;
 	row_lock_name_table(&request);
@@ -496,6 +496,24 @@ row_lock_give_back(uint64 from)
 	(void) ot_agent_flush(agent);
 }
 
+/* Gives them back, and knows no more of them. */
+static void
+row_lock_forget(uint64 from)
+{
+	HASH_SEQ_STATUS seq;
+	HeldLock   *held;
+
+	hash_seq_init(&seq, present.held);
+	while ((held = hash_seq_search(&seq)) != NULL)
+	{
+		if (held->number >= from)
+			(void) hash_search(present.held, &held->hash, HASH_REMOVE, NULL);
+	}
+	if (present.schema >= from)
+		present.schema = 0;
+	row_lock_give_back(from);
+}
+
 /* ---- what DDL calls ---- */
 
 /*
@@ -512,17 +530,16 @@ row_lock_schema(OtHash schema)
 
 	ot_check_writable();
 	if (!ot_preloaded || MyBackendType != B_BACKEND || XactReadOnly || present.goes_without ||
-		present.has_asked_for_schema || !ot_position_is_ddl_elsewhere() ||
-		!ot_trips_are_left(1 + DDL_TRIPS))
+		present.schema != 0 || !ot_position_is_ddl_elsewhere() ||
+		!ot_trips_are_left(1 + DDL_TRIPS + (ot_ack == OT_ACK_APPLIED_EVERYWHERE)))
 		return;
 	row_lock_begin();
-	present.has_asked_for_schema = true;
 	ot_trips_take("carry out DDL", 1);
 	ot_session_watch_errors();
 	ot_eviction_check();
 	/* whatever it has locked by now must not hold up entries for all that time */
 	ot_slot_begin_writing();
-	request.number = ++last_number;
+	request.number = present.schema = ++last_number;
 	request.deadline = TimestampTzPlusMilliseconds(ot_now(), limit);
 	if (!row_lock_wait(&request, &answer))
 	{
@@ -537,6 +554,13 @@ row_lock_schema(OtHash schema)
 		return;
 	row_lock_take(&request);
 	(void) ot_position_wait_shown(answer.at, request.deadline);
+}
+
+static void
+row_lock_leave_schema(void)
+{
+	if (present.schema != 0)
+		row_lock_forget(present.schema);
 }
 
 /* The transaction ends.  If an entry of it is decided, the leader knows. */
@@ -573,27 +597,18 @@ ot_row_lock_subxact_start(int nest_level)
 void
 ot_row_lock_subxact_abort(int nest_level)
 {
-	HASH_SEQ_STATUS seq;
-	HeldLock   *held;
-	uint64		from;
-
 	if (likely(!present.has_asked) || nest_level >= before_subxact_room ||
 		before_subxact[nest_level] == last_number)
 		return;
-	from = before_subxact[nest_level] + 1;
-	hash_seq_init(&seq, present.held);
-	while ((held = hash_seq_search(&seq)) != NULL)
-	{
-		if (held->number >= from)
-			(void) hash_search(present.held, &held->hash, HASH_REMOVE, NULL);
-	}
-	row_lock_give_back(from);
+	row_lock_forget(before_subxact[nest_level] + 1);
 }
 
 void
 ot_row_lock_init(void)
 {
+	static const OtDdlLine line = {row_lock_schema, row_lock_leave_schema};
+
 	ot_capture_lock_first_with(row_lock_first);
-	ot_ddl_stand_in_line_with(row_lock_schema);
+	ot_ddl_line_is(&line);
 	ot_lock_ahead_init();
 }

@@ -159,7 +159,7 @@ static bool importing = false;	/* the innermost statement is IMPORT FOREIGN
 static bool reindexing = false;	/* ... or REINDEX */
 static List *refilled = NIL;	/* tables that other regions have emptied, and
 								 * whose rows have not been captured again */
-static void (*stand_in_line) (OtHash schema) = NULL;	/* commit's, a wing above */
+static const OtDdlLine *ddl_line = NULL;
 static bool replaying = false;	/* the apply worker runs a statement, as
 								 * opposed to applying rows */
 
@@ -211,19 +211,30 @@ ot_ddl_lock_schema(void)
 }
 
 void
-ot_ddl_stand_in_line_with(void (*callback) (OtHash schema))
+ot_ddl_line_is(const OtDdlLine *line)
 {
-	stand_in_line = callback;
+	ddl_line = line;
 }
 
 /*
- * Waits for DDL of other regions that is under way.  Before the lock: who has it
- * keeps other regions from trying their statements here.
+ * Waits for DDL of other regions that is under way.  Not once it has the lock:
+ * who has that keeps other regions from trying their statements here.
  */
 void
 ot_ddl_stand_in_line(void)
 {
-	stand_in_line(ot_hash_schema());
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, AccessMethodRelationId, ot_access_method_oid(), 0);
+	if (!OT_LOCK_IS_HELD_BY_ME(&tag, ExclusiveLock))
+		ddl_line->stand(ot_hash_schema());
+}
+
+/* It cannot go on now: others go first, and it stands in line again. */
+void
+ot_ddl_leave_line(void)
+{
+	ddl_line->leave();
 }
 
 /*

@@ -17,7 +17,14 @@
 
 /* ddl.c */
 extern void ot_ddl_init(void);
-extern void ot_ddl_stand_in_line_with(void (*stand_in_line) (OtHash schema));
+/* How commit, a wing above, has a transaction wait for DDL of other regions. */
+typedef struct OtDdlLine
+{
+	void		(*stand) (OtHash schema);
+	void		(*leave) (void);
+} OtDdlLine;
+
+extern void ot_ddl_line_is(const OtDdlLine *line);
 extern void ot_ddl_check_function(const char *what);
 extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
 									Node *node, const char *query, bool read_only_tree,

@@ -254,9 +254,10 @@ ot_index_wait_politely(Node *stmt, ProcessUtilityContext context)
 	if (!OidIsValid(relid) || !OT_OWNS_RELATION(relid) ||
 		get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
 		return;
-	ot_ddl_stand_in_line();
-	while (!ot_index_try_lock(relid, mode))
+	while (ot_ddl_stand_in_line(), !ot_index_try_lock(relid, mode))
 	{
+		/* it may wait for hours, which is no reason for others to wait */
+		ot_ddl_leave_line();
 		ot_index_pause_politely(since);
 		/* by now the name may be another table's */
 		relid = ddl_concurrently_table_of(stmt, &mode);

@@ -45,6 +45,7 @@ typedef enum OtTemporary
 /* ddl.c */
 extern void ot_ddl_lock_schema(void);
 extern void ot_ddl_stand_in_line(void);
+extern void ot_ddl_leave_line(void);
 extern void ot_ddl_take_schema_key(void);
 extern void ot_ddl_set_replaying(bool is);
 extern bool ot_ddl_has_table_key(char relkind);

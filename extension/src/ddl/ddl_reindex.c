@@ -690,7 +690,7 @@ reindex_relation_concurrently(Oid relid, MemoryContext context)
 	ListCell   *lc;
 
 	/* without a snapshot or a lock in between, which a job might wait for */
-	while (OidIsValid(table) && !ot_index_try_lock(table, AccessShareLock))
+	while (OidIsValid(table) && (ot_ddl_stand_in_line(), !ot_index_try_lock(table, AccessShareLock)))
 	{
 		CommitTransactionCommand();
 		ot_index_pause_politely(since);

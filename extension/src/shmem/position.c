@@ -243,6 +243,17 @@ ot_draw_txn(void)
 	return txn;
 }
 
+/*
+ * An id was refused, perhaps as one of which nothing is known any more: whoever
+ * may settle transactions may have settled some that come next.  The node allows
+ * ids that are not as far above (UNUSED_MAX in certifier/outcomes.rs).
+ */
+void
+ot_skip_txns(void)
+{
+	pg_atomic_fetch_add_u64(&positions->next_sequence, 8192);
+}
+
 uint64
 ot_last_drawn_sequence(void)
 {

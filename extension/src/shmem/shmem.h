@@ -109,6 +109,7 @@ extern OtLogIndex ot_durable_index(void);
 extern RepOriginId ot_origin(void);
 extern uint64 ot_incarnation(void);
 extern OtTxnId ot_draw_txn(void);
+extern void ot_skip_txns(void);
 extern uint64 ot_last_drawn_sequence(void);
 extern void ot_check_running(void);
 

@@ -14,7 +14,7 @@ use crate::ids::{LogIndex, NodeId, TxnId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// So many ids in a row may have been given out to transactions that never came to the log.
-const UNUSED_MAX: u64 = 1 << 16;
+const UNUSED_MAX: u64 = 1 << 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -42,7 +42,7 @@ pub(super) struct Outcomes {
     dropped: u64,
     numbers: FixedMap<TxnId, u64>,
     pub(super) highest_dropped: BTreeMap<(NodeId, u64), u64>,
-    /// The highest sequence recorded of each incarnation.  Not in the checkpoint: it follows from the records.
+    /// The highest sequence recorded of each incarnation that was not settled.  Not in the checkpoint: it follows from the records.
     highest: BTreeMap<(NodeId, u64), u64>,
     /// The entry that ended the incarnation, `None` while it runs.  At most one of each node runs.
     pub(super) incarnations: BTreeMap<(NodeId, u64), Option<LogIndex>>,
@@ -129,8 +129,11 @@ impl Outcomes {
     }
 
     pub fn put(&mut self, txn: TxnId, at: LogIndex, verdict: Verdict) {
-        let highest = self.highest.entry((txn.node, txn.incarnation)).or_default();
-        *highest = txn.sequence.max(*highest);
+        // One that was settled need not have been given out.
+        if verdict != Verdict::Cancelled {
+            let highest = self.highest.entry((txn.node, txn.incarnation)).or_default();
+            *highest = txn.sequence.max(*highest);
+        }
         self.numbers.insert(txn, self.dropped + self.records.len() as u64);
         self.records.push_back(Record { txn, at, verdict });
         while self.records.len() as u64 > self.limit {
