@@ -42,7 +42,8 @@ pub(super) struct Outcomes {
     dropped: u64,
     numbers: FixedMap<TxnId, u64>,
     pub(super) highest_dropped: BTreeMap<(NodeId, u64), u64>,
-    /// The highest sequence recorded of each incarnation that was not settled.  Not in the checkpoint: it follows from the records.
+    /// The highest sequence recorded of each incarnation that was not settled.  Not in the checkpoint: it follows from
+    /// the records.
     highest: BTreeMap<(NodeId, u64), u64>,
     /// The entry that ended the incarnation, `None` while it runs.  At most one of each node runs.
     pub(super) incarnations: BTreeMap<(NodeId, u64), Option<LogIndex>>,
