@@ -82,7 +82,7 @@ impl Matrix {
         let told = held.told().await;
         drop(error);
         assert!(
-            held.message.contains("those of other tables, which this server alone has, are lost"),
+            held.message.contains("those of other tables and definitions, which this server alone has, are lost"),
             "{}",
             held.message
         );
