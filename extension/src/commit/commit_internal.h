@@ -113,7 +113,7 @@ typedef struct OtWrittenHere
 extern void ot_held_locks_take_keys(OtWrittenHere *written);
 extern bool ot_held_locks_need_keys(void);
 extern char *ot_held_locks_written_here(void);
-extern char *ot_held_locks_foreign_table(bool written);
+extern char *ot_held_locks_foreign_table(void);
 
 /* last_commit.c: the points in time between which the parts of a COMMIT lie */
 typedef enum OtCostMark

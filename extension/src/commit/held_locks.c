@@ -168,18 +168,15 @@ ot_held_locks_written_here(void)
 	return name;
 }
 
-/* The name of a foreign table that the transaction has used, or written, or NULL. */
+/* The name of a foreign table that the transaction has used, or NULL. */
 char *
-ot_held_locks_foreign_table(bool written)
+ot_held_locks_foreign_table(void)
 {
 	int			count;
 	OtHeldLock *locks = ot_held_locks(&count);
 
 	for (int i = 0; i < count; i++)
 	{
-		/* DDL takes stronger ones */
-		if (written && locks[i].mode != RowExclusiveLock)
-			continue;
 		if (get_rel_relkind(locks[i].relid) == RELKIND_FOREIGN_TABLE)
 			return psprintf("%s.%s", get_namespace_name(get_rel_namespace(locks[i].relid)),
 							get_rel_name(locks[i].relid));

@@ -218,7 +218,7 @@ static void
 prepared_check_own(void)
 {
 	char	   *table = ot_held_locks_written_here();
-	char	   *foreign = ot_held_locks_foreign_table(false);
+	char	   *foreign = ot_held_locks_foreign_table();
 
 	/* its wrapper would roll it back at its server, and PostgreSQL's own refuses it */
 	if (foreign != NULL)

@@ -79,6 +79,9 @@ static struct
 	bool		committed;
 }			done;
 
+/* The last transaction that wrote a foreign table. */
+static LocalTransactionId wrote_foreign = InvalidLocalTransactionId;
+
 /* A statement, and the tries to run it. */
 typedef struct Retry
 {
@@ -359,7 +362,7 @@ retry_try(Retry *retry)
 	/* a procedure may have ended that transaction; the portal commits the rest */
 	if (retry->lxid == OT_LXID(MyProc) && (retry->losses > 0 || !ot_write_set_is_empty()))
 	{
-		retry->wrote_foreign = ot_held_locks_foreign_table(true) != NULL;
+		retry->wrote_foreign = wrote_foreign == OT_LXID(MyProc);
 		retry_commit(retry);
 		done.committed = true;
 	}
@@ -529,9 +532,27 @@ ot_retry_process_utility(PlannedStmt *pstmt, const char *query,
 	retry_run(retry);
 }
 
+static bool
+retry_any_is_foreign(List *result_relations)
+{
+	ListCell   *lc;
+
+	foreach(lc, result_relations)
+	{
+		ResultRelInfo *info = lfirst(lc);
+
+		if (info->ri_RelationDesc->rd_rel->relkind == RELKIND_FOREIGN_TABLE)
+			return true;
+	}
+	return false;
+}
+
 static void
 ot_retry_executor_finish(QueryDesc *query)
 {
+	if (unlikely(retry_any_is_foreign(query->estate->es_opened_result_relations) ||
+				 retry_any_is_foreign(query->estate->es_tuple_routing_result_relations)))
+		wrote_foreign = OT_LXID(MyProc);
 	if (unlikely(query == done.query))
 		return;
 	if (prev_executor_finish)
