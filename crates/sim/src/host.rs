@@ -165,6 +165,8 @@ impl SimHost<'_> {
             let why = format!("entry {} is in the log of a release that knows level {release}", unknown.index);
             self.ctx.checker.fail(why);
         }
+        let highest = entries.iter().map(|entry| level::of_entry(&entry.data)).max();
+        self.ctx.written = self.ctx.written.max(highest.unwrap_or_default());
     }
 }
 

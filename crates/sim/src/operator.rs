@@ -78,11 +78,12 @@ impl World {
     }
 
     /// Nodes that came with an older release meanwhile get the one that they need.  While faults go on, a level that
-    /// is to come into force waits until chance gives them that release.
+    /// is to come into force, or that was refused and is in the log, waits until chance gives them that release.
     fn upgrade(&mut self) {
         let wanted = match self.operator.job {
-            Some(Job::Raise(level)) if self.phase != Phase::Safety => level,
-            _ => Level(0),
+            _ if self.phase == Phase::Safety => Level(0),
+            Some(Job::Raise(level)) => level,
+            _ => self.ctx.written,
         };
         let level = self.ctx.checker.newest_members().level.max(wanted);
         for i in 0..self.machines.len() {

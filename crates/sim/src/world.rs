@@ -16,7 +16,7 @@ use crate::trace;
 use onetrip_checker as histories;
 use onetrip_core::agent::OutcomeState;
 use onetrip_core::certifier::Outcome;
-use onetrip_core::{LogIndex, NodeId};
+use onetrip_core::{Level, LogIndex, NodeId};
 use std::collections::BTreeMap;
 
 pub(crate) const TICK: Micros = 20 * MS;
@@ -167,6 +167,7 @@ impl World {
             next_process: 0,
             next_value: 0,
             poison: BTreeMap::new(),
+            written: Level(0),
             options,
             faults,
             events,

@@ -40,6 +40,13 @@ fn a_cluster_begins_with_the_level_that_its_releases_know() {
     passes(1795826146519710003);
 }
 
+/// A level was refused, since the members had changed, and its entry stayed in the log; a node that had got an older
+/// release could not take it.
+#[test]
+fn a_level_that_was_refused_is_in_the_log() {
+    passes(1795854236689203948);
+}
+
 #[test]
 fn fresh_seeds_pass() {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
