@@ -197,6 +197,6 @@ UPDATE pg_catalog.pg_depend SET deptype = 'a'
 -- ---- jobs ----
 
 COMMENT ON TABLE onetrip.job_here IS
-    'Indexes that this server builds by itself (CREATE INDEX and REINDEX CONCURRENTLY); written with the statement, and by the job worker.';
+    'Indexes that this server builds by itself (CREATE INDEX and REINDEX CONCURRENTLY), and partitions whose users it waits for (DETACH CONCURRENTLY); written with the statement, and by the job worker.';
 COMMENT ON VIEW onetrip.jobs IS
-    'Indexes of CREATE INDEX and REINDEX CONCURRENTLY in each region: building, built, done, or failed with an error; progress of this region only.';
+    'Indexes of CREATE INDEX and REINDEX CONCURRENTLY in each region: building, built, done, or failed with an error; progress of this region only. Partitions of DETACH CONCURRENTLY: waiting, or done.';

@@ -83,6 +83,7 @@ _PG_init(void)
 	ot_sequence_init();
 	ot_evict_init();
 	ot_jobs_init();
+	ot_detach_users_init();
 	ot_fresh_init();
 	ot_prepared_init();
 	ot_subscription_init();

@@ -436,7 +436,8 @@ pub struct Ctx {
     pub next_value: u64,
     /// Entries that some PostgreSQL cannot apply.
     pub poison: BTreeMap<TxnId, Poison>,
-    /// The highest format level that an entry in some log needs: one that was to raise it, and was refused, needs it too.
+    /// The highest format level that an entry in some log needs: one that was to raise it, and was refused, needs it
+    /// too.
     pub written: Level,
     pub options: Options,
     pub faults: Stats,

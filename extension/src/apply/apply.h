@@ -26,6 +26,10 @@ extern PGDLLEXPORT void ot_evictor_main(Datum arg);
 extern void ot_jobs_init(void);
 extern PGDLLEXPORT void ot_jobs_main(Datum arg);
 
+/* detach_users.c */
+extern void ot_detach_users_init(void);
+extern PGDLLEXPORT void ot_detach_users_main(Datum arg);
+
 /* move_subscription.c */
 extern PGDLLEXPORT void ot_move_subscription_main(Datum arg);
 

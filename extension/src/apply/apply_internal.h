@@ -89,6 +89,14 @@ extern void ot_sql_worker_execute(const char *query, int expected);
 extern bool ot_sql_worker_may_have_rows(const char *const *tables, int ntables);
 extern char *ot_sql_worker_try(OtStep step, void *what, int *code);
 
+/* jobs.c */
+extern void ot_jobs_report(const char *report, const char *which);
+
+/* detach_users.c: is this row of onetrip.job_here or job_report about a partition? */
+#define OT_IS_DETACH(row) row ".statement ^@ 'ALTER TABLE'"
+
+extern void ot_detach_users_launch_if_wanted(void);
+
 /* move_subscription.c */
 extern void ot_move_subscription_launch(void);
 

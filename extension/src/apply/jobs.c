@@ -25,6 +25,9 @@
  * heard of all others: what makes it safe is in the entry.  Others are waited for so
  * that they need not build the index in their turn, or do without it.
  *
+ * Partitions of DETACH CONCURRENTLY are jobs of another worker (detach_users.c),
+ * which need not wait while an index is built.
+ *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -125,7 +128,8 @@ jobs_read(MemoryContext context)
 	ot_sql_worker_begin();
 	ot_sql_worker_execute("SELECT j.index, i.indrelid, j.search_path, i.indisunique OR " IS_COPY ", " BUILT ", j.statement "
 				 "FROM onetrip.job_here j LEFT JOIN pg_index i ON i.indexrelid = j.index AND i.indislive "
-				 "WHERE i.indexrelid IS NULL OR NOT i.indisvalid OR " IS_COPY " ORDER BY j.since, j.index", SPI_OK_SELECT);
+				 "WHERE NOT " OT_IS_DETACH("j") " AND (i.indexrelid IS NULL OR NOT i.indisvalid OR " IS_COPY ") "
+				 "ORDER BY j.since, j.index", SPI_OK_SELECT);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		HeapTuple	row = SPI_tuptable->vals[i];
@@ -234,32 +238,42 @@ jobs_build(void *what)
 	"ROW(r.node_id, r.index, r.region, r.\"table\", r.statement, r.state, r.attempts, r.error, r.since)::text = " \
 	"ROW(n.node_id, n.index, n.region, n.\"table\", n.statement, n.state, n.attempts, n.error, n.since)::text"
 
-static void
-jobs_report(void *nothing)
+/*
+ * Tells the others what has changed.  `which`: about which jobs, in terms of a row
+ * r of onetrip.job_report.
+ */
+void
+ot_jobs_report(const char *report, const char *which)
 {
 	bool		differs;
 
 	ot_sql_worker_begin();
-	ot_sql_worker_execute("WITH n AS (" REPORT ") SELECT FROM n FULL JOIN "
-				 "(SELECT * FROM onetrip.job_report WHERE node_id = current_setting('onetrip.node_id')::integer) r "
-				 "ON r.index = n.index WHERE (" SAME ") IS NOT TRUE", SPI_OK_SELECT);
+	ot_sql_worker_execute(psprintf("WITH n AS (%s) SELECT FROM n FULL JOIN "
+				 "(SELECT * FROM onetrip.job_report r WHERE node_id = current_setting('onetrip.node_id')::integer AND %s) r "
+				 "ON r.index = n.index WHERE (" SAME ") IS NOT TRUE", report, which), SPI_OK_SELECT);
 	differs = SPI_processed > 0;
 	ot_sql_worker_end();
 	if (!differs || ot_read_only)
 		return;
 	ot_sql_worker_begin();
-	ot_sql_worker_execute("WITH n AS (" REPORT ") DELETE FROM onetrip.job_report r "
-				 "WHERE r.node_id = current_setting('onetrip.node_id')::integer "
-				 "AND NOT EXISTS (SELECT FROM n WHERE n.index = r.index)", SPI_OK_DELETE);
-	ot_sql_worker_execute("WITH n AS (" REPORT ") INSERT INTO onetrip.job_report AS r "
+	ot_sql_worker_execute(psprintf("WITH n AS (%s) DELETE FROM onetrip.job_report r "
+				 "WHERE r.node_id = current_setting('onetrip.node_id')::integer AND %s "
+				 "AND NOT EXISTS (SELECT FROM n WHERE n.index = r.index)", report, which), SPI_OK_DELETE);
+	ot_sql_worker_execute(psprintf("WITH n AS (%s) INSERT INTO onetrip.job_report AS r "
 				 "(node_id, index, region, \"table\", statement, state, attempts, error, since) SELECT * FROM n "
 				 "ON CONFLICT (node_id, index) DO UPDATE SET region = excluded.region, \"table\" = excluded.\"table\", "
 				 "statement = excluded.statement, state = excluded.state, attempts = excluded.attempts, "
 				 "error = excluded.error, since = excluded.since, changed = now() "
 				 "WHERE ROW(r.region, r.\"table\", r.statement, r.state, r.attempts, r.error, r.since)::text <> "
 				 "ROW(excluded.region, excluded.\"table\", excluded.statement, excluded.state, excluded.attempts, "
-				 "excluded.error, excluded.since)::text", SPI_OK_INSERT);
+				 "excluded.error, excluded.since)::text", report), SPI_OK_INSERT);
 	ot_sql_worker_end();
+}
+
+static void
+jobs_report(void *nothing)
+{
+	ot_jobs_report(REPORT " WHERE NOT " OT_IS_DETACH("j"), "NOT " OT_IS_DETACH("r"));
 }
 
 /*
@@ -363,6 +377,7 @@ jobs_look(MemoryContext context)
 
 	if (!jobs_may_be_there())
 		return false;
+	ot_detach_users_launch_if_wanted();
 	jobs = jobs_read(context);
 	if (jobs != NIL)
 		(void) ot_sql_worker_try(jobs_report, NULL, &code);

@@ -88,6 +88,13 @@
 	UpdateSubscriptionRelState(subscription, relid, state, lsn)
 #endif
 
+/* 18: constraints may be left unenforced. */
+#if PG_VERSION_NUM >= 180000
+#define OT_ENFORCE(constraint) ((constraint)->is_enforced = true)
+#else
+#define OT_ENFORCE(constraint) ((void) 0)
+#endif
+
 /* 16: update_indexes became an enum. */
 #if PG_VERSION_NUM >= 160000
 typedef TU_UpdateIndexes OtUpdateIndexes;

@@ -174,6 +174,7 @@ typedef struct OtHeldLock
 } OtHeldLock;
 
 extern OtHeldLock *ot_held_locks(int *count);
+extern void ot_held_lock_is_to_finalize(Oid relid);
 extern bool ot_may_hold_write_lock(void);
 
 /* unseen.c */

@@ -121,6 +121,40 @@ ot_may_hold_write_lock(void)
 	return found || (modes & (1 << (RowExclusiveLock - FAST_PATH_FIRST_MODE))) != 0;
 }
 
+/* The partitioned tables of which this transaction finalizes the detaching of a partition. */
+static List *finalized = NIL;
+static LocalTransactionId finalized_in = InvalidLocalTransactionId;
+
+/*
+ * The lock of one is SHARE UPDATE EXCLUSIVE, whose key would conflict with those of
+ * writers.  That of ROW EXCLUSIVE does not, and does conflict with the keys of all
+ * locks that this one conflicts with, unless both are such: then the key of the
+ * schema does.
+ */
+void
+ot_held_lock_is_to_finalize(Oid relid)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	if (finalized_in != OT_LXID(MyProc))
+		finalized = NIL;
+	finalized_in = OT_LXID(MyProc);
+	finalized = list_append_unique_oid(finalized, relid);
+	MemoryContextSwitchTo(old);
+}
+
+static void
+own_locks_weaken(LockList *list)
+{
+	if (finalized_in != OT_LXID(MyProc))
+		return;
+	for (int i = 0; i < list->count; i++)
+	{
+		if (list->locks[i].mode == ShareUpdateExclusiveLock && list_member_oid(finalized, list->locks[i].relid))
+			list->locks[i].mode = RowExclusiveLock;
+	}
+}
+
 /* The result is palloc'd, and contains each relation once. */
 OtHeldLock *
 ot_held_locks(int *count)
@@ -139,6 +173,7 @@ ot_held_locks(int *count)
 			own_locks_note_shared(&list, proclock);
 		LWLockRelease(partition);
 	}
+	own_locks_weaken(&list);
 	*count = list.count;
 	return list.locks;
 }

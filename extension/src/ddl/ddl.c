@@ -81,10 +81,12 @@
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "tcop/cmdtag.h"
+#include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "capture/capture.h"
@@ -162,6 +164,11 @@ static List *refilled = NIL;	/* tables that other regions have emptied, and
 static const OtDdlLine *ddl_line = NULL;
 static bool replaying = false;	/* the apply worker runs a statement, as
 								 * opposed to applying rows */
+
+static void ot_ddl_process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+								   ProcessUtilityContext context, ParamListInfo params,
+								   QueryEnvironment *env, DestReceiver *dest,
+								   QueryCompletion *completion);
 
 /* ---- keys ---- */
 
@@ -706,16 +713,47 @@ ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 				ot_index_apply_second((ReindexStmt *) node);
 		}
 		else
+		{
+			bool		finalizes = ot_detach_is_finalize(node);
+
+			if (finalizes)
+				ot_detach_push_snapshot();
 			ot_call_process_utility(prev_process_utility, pstmt, node, query,
 									read_only_tree,
 									replaying ? PROCESS_UTILITY_SUBCOMMAND : context,
 									params, env, dest, completion);
+			if (finalizes)
+				PopActiveSnapshot();
+		}
 	}
 	PG_FINALLY();
 	{
 		utility_depth = outer_depth;
 	}
 	PG_END_TRY();
+}
+
+/* Of a statement that consists of two. */
+typedef struct Call
+{
+	ProcessUtilityContext context;
+	ParamListInfo params;
+	QueryEnvironment *env;
+	DestReceiver *dest;
+	QueryCompletion *completion;
+} Call;
+
+/* Runs a statement of ours, as if the client had sent it next. */
+static void
+ddl_run_second(const char *text, void *context)
+{
+	Call	   *call = context;
+	PlannedStmt *pstmt = makeNode(PlannedStmt);
+
+	pstmt->commandType = CMD_UTILITY;
+	pstmt->canSetTag = true;
+	pstmt->utilityStmt = linitial_node(RawStmt, pg_parse_query(text))->stmt;
+	ot_ddl_process_utility(pstmt, text, false, call->context, call->params, call->env, call->dest, call->completion);
 }
 
 static void
@@ -730,6 +768,8 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	Truncation	emptied = {NIL};
 	Recorded	statement = {NULL};
 	CreateTableAsStmt *makes;
+	bool		sees_marks = false;
+	Call		call = {context, params, env, dest, completion};
 
 	if (ot_is_apply_worker)
 	{
@@ -758,6 +798,9 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	{
 		if (IsA(node, ReindexStmt) && ot_reindex_run((ReindexStmt *) node, context))
 			return;
+		if (ot_detach_run(node, context, ddl_run_second, &call))
+			return;
+		ot_detach_before_finalize(node);
 		ot_index_wait_politely(node, context);
 		kind = ot_ddl_classify(node, query);
 	}
@@ -773,6 +816,10 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	}
 	if (kind == OT_STATEMENT_SCHEMA)
 	{
+		ot_detach_under_lock(node);
+		if (ot_detach_is_finalize(node))
+			ot_detach_push_snapshot();
+		sees_marks = ot_detach_is_finalize(node) || ot_detach_see_marks();
 		statement.fills = ot_ddl_fills(node, query, &statement.emptied, &statement.fills_children);
 		ddl_empty_first(&statement);
 		node = ot_index_without_concurrently(node);
@@ -802,6 +849,10 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 					  makes ? &new_table : NULL,
 					  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL,
 					  query, read_only_tree, context, params, env, dest, completion);
+	if (sees_marks)
+		PopActiveSnapshot();
+	if (kind == OT_STATEMENT_SCHEMA && (IsA(node, CreatePublicationStmt) || IsA(node, AlterPublicationStmt)))
+		ot_detach_check_marks();
 	if (kind == OT_STATEMENT_SCHEMA || kind == OT_STATEMENT_CREATE_AS)
 		ot_ddl_check_dependencies(statement.functions);
 	if (OidIsValid(statement.index))

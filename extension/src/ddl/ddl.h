@@ -61,6 +61,12 @@ extern List *ot_index_jobs_of(Relation rel, bool unbuilt);
 extern void ot_index_job_undo(Relation rel);
 extern void ot_index_job_has_duplicate(Relation rel, Oid index);
 
+/* ddl_detach.c */
+/* How onetrip.job_here calls it. */
+#define OT_DETACH_JOB "ALTER TABLE ... DETACH PARTITION CONCURRENTLY"
+
+extern void ot_detach_launcher_is(void (*launch) (void));
+
 /* ddl_subscription.c */
 extern void ot_ddl_note_truncated_by_worker(void);
 extern void ot_ddl_forget_truncated_by_worker(void);

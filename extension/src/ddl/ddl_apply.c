@@ -288,6 +288,8 @@ ddl_apply_run_text(const char *text, Oid roleid, int sec_context)
 {
 	ListCell   *lc;
 
+	if (ot_detach_apply(text))
+		return;
 	foreach(lc, pg_parse_query(text))
 	{
 		RawStmt    *raw = lfirst_node(RawStmt, lc);

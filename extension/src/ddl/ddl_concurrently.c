@@ -9,9 +9,11 @@
  * after it.  So those with CONCURRENTLY try for a moment, give back what they
  * got, and try again later, until they get it (ot_index_wait_politely()).
  *
- * DROP INDEX CONCURRENTLY and DETACH PARTITION CONCURRENTLY are recorded, and run,
- * without CONCURRENTLY; this is what is left of it.  CREATE INDEX CONCURRENTLY
- * becomes a job (ddl_index.c), whose entry waits in the same way.
+ * DROP INDEX CONCURRENTLY is recorded, and runs, without CONCURRENTLY; this is what
+ * is left of it.  CREATE INDEX CONCURRENTLY becomes a job (ddl_index.c), whose entry
+ * waits in the same way, and so do those of DETACH PARTITION CONCURRENTLY
+ * (ddl_detach.c), which otherwise (before the upgrade is finished) runs as DROP
+ * INDEX does.
  *
  * Runs in backends; ot_index_pause() and ot_index_try_lock() in the job worker,
  * too.
@@ -23,13 +25,11 @@
  */
 #include "ddl/ddl_internal.h"
 
-#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "miscadmin.h"
-#include "partitioning/partdesc.h"
 #include "pgstat.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -54,23 +54,6 @@ ot_index_pause(int ms)
 					 ms, PG_WAIT_EXTENSION);
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
-}
-
-static PartitionCmd *
-ddl_concurrently_detach_of(Node *stmt)
-{
-	ListCell   *lc;
-
-	if (!IsA(stmt, AlterTableStmt))
-		return NULL;
-	foreach(lc, ((AlterTableStmt *) stmt)->cmds)
-	{
-		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
-
-		if (command->subtype == AT_DetachPartition && ((PartitionCmd *) command->def)->concurrent)
-			return (PartitionCmd *) command->def;
-	}
-	return NULL;
 }
 
 static bool
@@ -99,10 +82,10 @@ ot_index_without_concurrently(Node *stmt)
 		stmt = copyObject(stmt);
 		((DropStmt *) stmt)->concurrent = false;
 	}
-	else if (ddl_concurrently_detach_of(stmt))
+	else if (ot_detach_concurrently_of(stmt) != NULL)
 	{
 		stmt = copyObject(stmt);
-		ddl_concurrently_detach_of(stmt)->concurrent = false;
+		ot_detach_concurrently_of(stmt)->concurrent = false;
 	}
 	return stmt;
 }
@@ -124,24 +107,6 @@ ddl_concurrently_check_drop(DropStmt *stmt, Oid index)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot drop partitioned index \"%s\" concurrently", get_rel_name(index))));
-}
-
-/* Likewise for DETACH PARTITION CONCURRENTLY. */
-static void
-ddl_concurrently_check_detach(Oid parent)
-{
-	Relation	rel;
-	Oid			by_default;
-
-	if (!OidIsValid(parent) || get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE)
-		return;
-	rel = table_open(parent, AccessShareLock);
-	by_default = get_default_oid_from_partdesc(RelationGetPartitionDesc(rel, true));
-	table_close(rel, AccessShareLock);
-	if (OidIsValid(by_default))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("cannot detach partitions concurrently when a default partition exists")));
 }
 
 /* Finds the relation that the statement locks, and in which mode. */
@@ -166,29 +131,34 @@ ddl_concurrently_table_of(Node *stmt, LOCKMODE *mode)
 			IndexGetRelation(relid, true) : InvalidOid;
 	}
 	relid = RangeVarGetRelid(((AlterTableStmt *) stmt)->relation, NoLock, true);
-	ddl_concurrently_check_detach(relid);
+	ot_detach_check(relid);
 	return relid;
 }
 
 /*
- * One attempt to get the lock that stands for the schema key, and then the
- * table's.  What was acquired is given back if it fails.
+ * One attempt to get the lock that stands for the schema key, and then those of
+ * tables, each within so many ms (0: a moment).  What was acquired is given back if it
+ * fails.
  */
 bool
-ot_index_try_lock(Oid relid, LOCKMODE mode)
+ot_index_try_locks(List *relids, List *modes, int ms)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
-	int			own_timeout = LockTimeout;
+	const int	own_timeout = LockTimeout;
+	const volatile int attempt = ms > 0 ? ms : ATTEMPT_MS;
 	volatile bool got = true;
+	ListCell   *relid;
+	ListCell   *mode;
 
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		LockTimeout = own_timeout > 0 ? Min(own_timeout, ATTEMPT_MS) : ATTEMPT_MS;
+		LockTimeout = own_timeout > 0 ? Min(own_timeout, attempt) : attempt;
 		ot_ddl_lock_schema();
-		LockRelationOid(relid, mode);
+		forboth(relid, relids, mode, modes)
+			LockRelationOid(lfirst_oid(relid), lfirst_int(mode));
 		LockTimeout = own_timeout;
 		ReleaseCurrentSubTransaction();
 	}
@@ -218,6 +188,12 @@ ot_index_try_lock(Oid relid, LOCKMODE mode)
 	return got;
 }
 
+bool
+ot_index_try_lock(Oid relid, LOCKMODE mode)
+{
+	return ot_index_try_locks(list_make1_oid(relid), list_make1_int(mode), 0);
+}
+
 /* Between two attempts of a statement that has waited since then. */
 void
 ot_index_pause_politely(TimestampTz since)
@@ -245,7 +221,7 @@ ot_index_wait_politely(Node *stmt, ProcessUtilityContext context)
 		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "CREATE INDEX CONCURRENTLY");
 	else if (ddl_concurrently_is_drop(stmt))
 		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "DROP INDEX CONCURRENTLY");
-	else if (ddl_concurrently_detach_of(stmt))
+	else if (ot_detach_concurrently_of(stmt) != NULL)
 		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL,
 								  "ALTER TABLE ... DETACH CONCURRENTLY");
 	else

@@ -232,7 +232,11 @@ ot_index_note_job(Oid index, const char *statement)
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, sec_context | SECURITY_LOCAL_USERID_CHANGE);
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
-	if (SPI_execute_with_args("INSERT INTO onetrip.job_here (index, statement, search_path) VALUES ($1, $2, $3)",
+	/* a partition may have been detached before */
+	if (SPI_execute_with_args("INSERT INTO onetrip.job_here AS j (index, statement, search_path) VALUES ($1, $2, $3) "
+							  "ON CONFLICT (index) DO UPDATE SET statement = excluded.statement, "
+							  "search_path = excluded.search_path, attempts = 0, error = NULL, sqlstate = NULL, "
+							  "since = pg_catalog.now()",
 							  3, types, args, NULL, false, 0) != SPI_OK_INSERT)
 		elog(ERROR, "cannot write onetrip.job_here");
 	SPI_finish();

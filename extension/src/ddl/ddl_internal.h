@@ -99,6 +99,7 @@ extern Node *ot_index_without_concurrently(Node *stmt);
 extern void ot_index_pause(int ms);
 extern void ot_index_pause_politely(TimestampTz since);
 extern bool ot_index_try_lock(Oid relid, LOCKMODE mode);
+extern bool ot_index_try_locks(List *relids, List *modes, int ms);
 extern void ot_index_wait_politely(Node *stmt, ProcessUtilityContext context);
 
 /* ddl_index.c; more of it is in ddl.h */
@@ -122,6 +123,27 @@ extern void ot_reindex_define(ReindexStmt *stmt);
 extern Oid	ot_reindex_original(Oid index);
 extern void ot_reindex_finish(Oid table, Oid original, Oid copy);
 extern void ot_reindex_drop_copies(RangeVar *name);
+
+/* ddl_detach.c; more of it is in ddl.h */
+typedef void (*OtDetachSecond) (const char *text, void *context);
+
+extern PartitionCmd *ot_detach_concurrently_of(Node *stmt);
+extern bool ot_detach_is_finalize(Node *stmt);
+extern void ot_detach_check(Oid parent);
+extern bool ot_detach_run(Node *stmt, ProcessUtilityContext context, OtDetachSecond run, void *run_context);
+extern void ot_detach_before_finalize(Node *stmt);
+extern void ot_detach_under_lock(Node *stmt);
+extern bool ot_detach_apply(const char *text);
+
+/* ddl_detach_entry.c */
+extern Oid	ot_detach_parent_of(Oid partition, bool *marked, TransactionId *xmin);
+extern bool ot_detach_is_marked(Oid parent, Oid partition);
+extern void ot_detach_locks(Oid parent, Oid partition, bool second, List **relids, List **modes);
+extern void ot_detach_begin(Oid parent_oid, Oid partition_oid);
+extern bool ot_detach_all_by_root(void);
+extern void ot_detach_push_snapshot(void);
+extern bool ot_detach_see_marks(void);
+extern void ot_detach_check_marks(void);
 
 /* ddl_new_table.c */
 extern const char *ot_ddl_default_access_method(void);

@@ -287,6 +287,7 @@ typedef struct OtWorkerStatus
 	slock_t		mutex;			/* protects everything but the atomics */
 	int			worker;			/* its slot number, -1 if it does not run */
 	int			job_worker;		/* that of the job worker that started last, or -1 */
+	int			detach_worker;	/* of the detach worker, or -1 */
 	OtLogIndex	applying;		/* 0: nothing */
 	TimestampTz applying_since;
 	char		applying_region[NAMEDATALEN];
@@ -306,6 +307,9 @@ extern void ot_worker_wake(void);
 extern OtLogIndex ot_worker_stands_at(int for_ms);
 extern int	ot_worker_hint_retry(const char *hint);
 extern void ot_worker_is_for_jobs(void);
+extern bool ot_worker_is_for_detaches(void);
+extern void ot_worker_detaches_end(void);
+extern bool ot_worker_waits_for_users(void);
 extern void ot_worker_wake_jobs(void);
 
 #endif							/* ONETRIP_SHMEM_H */

@@ -15,6 +15,7 @@
 #include "shmem/shmem.h"
 
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "utils/timestamp.h"
@@ -39,6 +40,7 @@ worker_status_attach_memory(void *memory, bool found)
 	pg_atomic_init_u64(&ot_worker->transactions, 0);
 	ot_worker->worker = -1;
 	ot_worker->job_worker = -1;
+	ot_worker->detach_worker = -1;
 }
 
 void
@@ -108,15 +110,65 @@ ot_worker_is_for_jobs(void)
 	SpinLockRelease(&ot_worker->mutex);
 }
 
-/* There is a new job.  If the job worker is not there now, it looks when it is. */
+/* Called in the detach worker, before it ends. */
+void
+ot_worker_detaches_end(void)
+{
+	SpinLockAcquire(&ot_worker->mutex);
+	if (ot_worker->detach_worker == OT_PROC_NUMBER(MyProc))
+		ot_worker->detach_worker = -1;
+	SpinLockRelease(&ot_worker->mutex);
+}
+
+static void
+worker_detaches_exit(int code, Datum arg)
+{
+	ot_worker_detaches_end();
+}
+
+/* Called in the detach worker when it starts.  false: there is another one already. */
+bool
+ot_worker_is_for_detaches(void)
+{
+	static bool registered = false;
+	bool		first;
+
+	SpinLockAcquire(&ot_worker->mutex);
+	first = ot_worker->detach_worker < 0;
+	if (first)
+		ot_worker->detach_worker = OT_PROC_NUMBER(MyProc);
+	SpinLockRelease(&ot_worker->mutex);
+	if (first && !registered)
+		before_shmem_exit(worker_detaches_exit, (Datum) 0);
+	registered = registered || first;
+	return first;
+}
+
+/* Is the detach worker there? */
+bool
+ot_worker_waits_for_users(void)
+{
+	bool		there;
+
+	SpinLockAcquire(&ot_worker->mutex);
+	there = ot_worker->detach_worker >= 0;
+	SpinLockRelease(&ot_worker->mutex);
+	return there;
+}
+
+/* There is a new job.  If these workers are not there now, they look when they are. */
 void
 ot_worker_wake_jobs(void)
 {
-	int			number;
+	int			numbers[2];
 
 	SpinLockAcquire(&ot_worker->mutex);
-	number = ot_worker->job_worker;
+	numbers[0] = ot_worker->job_worker;
+	numbers[1] = ot_worker->detach_worker;
 	SpinLockRelease(&ot_worker->mutex);
-	if (number >= 0)
-		SetLatch(&ProcGlobal->allProcs[number].procLatch);
+	for (int i = 0; i < lengthof(numbers); i++)
+	{
+		if (numbers[i] >= 0)
+			SetLatch(&ProcGlobal->allProcs[numbers[i]].procLatch);
+	}
 }

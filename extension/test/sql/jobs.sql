@@ -86,12 +86,19 @@ ROLLBACK;
 ALTER TABLE parted DETACH PARTITION part CONCURRENTLY;
 ALTER TABLE parted DETACH PARTITION part FINALIZE;
 SELECT count(*) FROM pg_inherits WHERE inhparent = 'parted'::regclass;
+SELECT conname, pg_get_constraintdef(oid), convalidated FROM pg_constraint WHERE conrelid = 'part'::regclass AND contype = 'c';
+DO $$ BEGIN ALTER TABLE parted DETACH PARTITION part CONCURRENTLY; END $$;
+CREATE TEMP TABLE temporary_part PARTITION OF temporary_parted FOR VALUES IN (1);
+ALTER TABLE temporary_parted DETACH PARTITION temporary_part CONCURRENTLY;
 
 -- Event triggers fire once.
 CREATE FUNCTION says() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE '% %', tg_event, tg_tag; END $$;
 CREATE EVENT TRIGGER says_start ON ddl_command_start EXECUTE FUNCTION says();
 CREATE EVENT TRIGGER says_end ON ddl_command_end EXECUTE FUNCTION says();
 CREATE INDEX CONCURRENTLY t_w ON t (w);
+-- But for those that come before both steps of DETACH CONCURRENTLY.
+ALTER TABLE parted ATTACH PARTITION part FOR VALUES IN (1);
+ALTER TABLE parted DETACH PARTITION part CONCURRENTLY;
 DROP EVENT TRIGGER says_start;
 DROP EVENT TRIGGER says_end;
 

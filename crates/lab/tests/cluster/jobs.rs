@@ -56,8 +56,14 @@ pub async fn valid(session: &Session, index: &str) -> bool {
 /// Stops the job worker of a region, or lets it go on.  It is stopped between two transactions: one that stood still
 /// in the midst of its own would hold up its region with what it has locked.
 pub async fn hold_worker(session: &Session, hold: bool) {
-    let pid =
-        number(session, "select pid from pg_stat_activity where backend_type = 'onetrip job worker'").await.unwrap();
+    hold_worker_of(session, "onetrip job worker", hold).await
+}
+
+/// The same with another worker, which is there or will soon be.
+pub async fn hold_worker_of(session: &Session, of: &str, hold: bool) {
+    let pid = format!("select coalesce(max(pid), 0) from pg_stat_activity where backend_type = '{of}'");
+    until(&format!("the {of} is there"), SOON, || async { Ok(number(session, &pid).await? != 0) }).await.unwrap();
+    let pid = number(session, &pid).await.unwrap();
     let send = |signal: &str| {
         let status = std::process::Command::new("kill").args([signal, &pid.to_string()]).status().unwrap();
         assert!(status.success());
@@ -66,7 +72,7 @@ pub async fn hold_worker(session: &Session, hold: bool) {
         return send("-CONT");
     }
     let locks = format!("select count(*) from pg_locks where pid = {pid}");
-    until("the job worker is between two transactions", SOON, || async {
+    until("the worker is between two transactions", SOON, || async {
         send("-STOP");
         until("it has stopped", SOON, || async {
             Ok(std::fs::read_to_string(format!("/proc/{pid}/stat"))?.contains(") T "))

@@ -19,6 +19,7 @@ mod conflicts;
 mod crossings;
 mod ddl;
 mod ddl_at_once;
+mod detach;
 mod dump;
 mod elsewhere;
 mod everywhere;
