@@ -420,6 +420,7 @@ async fn updates_without_a_replica_identity(lab: &Lab) {
     lab.session(1).await.must("alter publication whole set (publish = 'insert')").await;
     lab.everywhere().await;
     lab.session(2).await.must("update bare set id = 2").await;
+    lab.everywhere().await;
     lab.session(1).await.must("alter table bare replica identity full; alter publication whole set (publish = 'insert, update, delete, truncate')").await;
     lab.everywhere().await;
     lab.session(0).await.must("update bare set id = 3").await;
