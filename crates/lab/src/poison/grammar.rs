@@ -136,6 +136,8 @@ const DEFINITIONS: &[&str] = &[
     "alter table {table} attach partition {table} for values from ({int}) to ({int} + 5)",
     "alter table {table} attach partition {table} default",
     "alter table {table} detach partition {table}",
+    "alter table {table} detach partition {table} concurrently",
+    "alter table {table} detach partition {table} finalize",
     "alter table {table} inherit {table}",
     "alter table {table} no inherit {table}",
     "alter table {table} owner to {role}",
