@@ -312,9 +312,12 @@ impl Host for SimHost<'_> {
         self.wrote(entries);
         self.knows(entries);
         self.stage(Stage::BeforeWrite)?;
-        // What comes while a sync is under way waits for the next one.
+        // What comes while a sync is under way waits for the next one, together with all else that waits for it.
         let takes = self.sync_takes();
-        self.body.syncing_until = self.body.clock.max(self.body.syncing_until) + takes;
+        if self.body.sync_begins <= self.body.clock {
+            self.body.sync_begins = self.body.clock.max(self.body.syncing_until);
+            self.body.syncing_until = self.body.sync_begins + takes;
+        }
         self.body.departures.push((self.body.syncing_until, Departure::Synced(number, log.last_write())));
         self.ctx.events.add("log synced beside");
         Ok(self.ctx.options.bug == Some(InjectedBug::WrittenIsDurable))

@@ -139,6 +139,8 @@ pub struct Body {
     pub clock: Micros,
     /// When the last sync that was begun beside the work will have ended.
     pub syncing_until: Micros,
+    /// When it begins, perhaps only once the one before has ended.
+    pub sync_begins: Micros,
     pub departures: Vec<(Micros, Departure)>,
     /// When the link to each peer will have sent all that waits on its bulk channel.
     pub sending_until: BTreeMap<NodeId, Micros>,
@@ -260,6 +262,7 @@ impl Node {
             elected: false,
             clock: ctx.now,
             syncing_until: 0,
+            sync_begins: 0,
             departures: Vec::new(),
             sending_until: BTreeMap::new(),
             skipping: None,

@@ -47,6 +47,12 @@ fn a_level_that_was_refused_is_in_the_log() {
     passes(1795854236689203948);
 }
 
+/// While a disk was slow, each write waited for a sync of its own, so that one was behind for a minute.
+#[test]
+fn one_sync_serves_all_that_wait_for_it() {
+    passes(1795854794398073115);
+}
+
 #[test]
 fn fresh_seeds_pass() {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
