@@ -487,7 +487,9 @@ detach_await_and_finish(Detaching *detaching)
 		{
 			char	   *text = detach_second_text(detaching);
 
-			if (text != NULL && strcmp(text, detaching->text) == 0)
+			/* not if somebody else has finished it meanwhile */
+			if (text != NULL && strcmp(text, detaching->text) == 0 &&
+				ot_detach_is_marked(detaching->parent, detaching->partition))
 				ReThrowError(error);
 		}
 		if (losses == LOSSES_UNTIL_SAID)
