@@ -269,7 +269,10 @@ detach_users_may_end(MemoryContext context)
 	ot_sql_worker_wait(RETRY_MS);
 	if (!ot_worker_is_for_detaches())
 		return true;
+	MemoryContextSwitchTo(context);
 	(void) detach_users_round(context, &any);
+	MemoryContextSwitchTo(TopMemoryContext);
+	MemoryContextReset(context);
 	return !any;
 }
 
@@ -313,7 +316,7 @@ detach_users_launch(void)
 	static bool told = false;
 	BackgroundWorker worker;
 
-	if (ot_worker_waits_for_users())
+	if (ot_worker_for_detaches_is_there())
 		return;
 	ot_sql_worker_describe(&worker, WORKER, "ot_detach_users_main");
 	if (!RegisterDynamicBackgroundWorker(&worker, NULL) && !told)
@@ -345,7 +348,7 @@ ot_detach_users_launch_if_wanted(void)
 {
 	int			code;
 
-	if (!ot_worker_waits_for_users())
+	if (!ot_worker_for_detaches_is_there())
 		(void) ot_sql_worker_try(detach_users_launch_if_wanted, NULL, &code);
 }
 

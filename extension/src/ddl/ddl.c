@@ -768,7 +768,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	Truncation	emptied = {NIL};
 	Recorded	statement = {NULL};
 	CreateTableAsStmt *makes;
-	bool		sees_marks = false;
+	bool		pushed = false;
 	Call		call = {context, params, env, dest, completion};
 
 	if (ot_is_apply_worker)
@@ -816,10 +816,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	}
 	if (kind == OT_STATEMENT_SCHEMA)
 	{
-		ot_detach_under_lock(node);
-		if (ot_detach_is_finalize(node))
-			ot_detach_push_snapshot();
-		sees_marks = ot_detach_is_finalize(node) || ot_detach_see_marks();
+		pushed = ot_detach_under_lock(node);
 		statement.fills = ot_ddl_fills(node, query, &statement.emptied, &statement.fills_children);
 		ddl_empty_first(&statement);
 		node = ot_index_without_concurrently(node);
@@ -849,7 +846,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 					  makes ? &new_table : NULL,
 					  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL,
 					  query, read_only_tree, context, params, env, dest, completion);
-	if (sees_marks)
+	if (pushed)
 		PopActiveSnapshot();
 	if (kind == OT_STATEMENT_SCHEMA && (IsA(node, CreatePublicationStmt) || IsA(node, AlterPublicationStmt)))
 		ot_detach_check_marks();

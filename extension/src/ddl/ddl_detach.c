@@ -398,10 +398,11 @@ ot_detach_before_finalize(Node *stmt)
 }
 
 /*
- * Called before a statement is recorded, with the lock of the schema.  FINALIZE may
- * meet another mark than the one that was waited for.
+ * Called before a statement is recorded, with the lock of the schema.  Returns whether
+ * it has pushed a snapshot: one that sees all marks, and for FINALIZE one that it need
+ * not wait with.  FINALIZE may meet another mark than the one that was waited for.
  */
-void
+bool
 ot_detach_under_lock(Node *stmt)
 {
 	Oid			parent = InvalidOid;
@@ -410,7 +411,7 @@ ot_detach_under_lock(Node *stmt)
 	TransactionId xmin;
 
 	if (!ot_detach_is_finalize(stmt))
-		return;
+		return ot_detach_see_marks();
 	if (detach_find(stmt, &parent, &partition) && ot_detach_parent_of(partition, &marked, &xmin) == parent && marked &&
 		!(partition == ready_partition && TransactionIdEquals(xmin, ready_xmin)))
 		ereport(ERROR,
@@ -419,6 +420,8 @@ ot_detach_under_lock(Node *stmt)
 				 errhint("Run the statement again.")));
 	if (OidIsValid(parent))
 		ot_held_lock_is_to_finalize(parent);
+	ot_detach_push_snapshot();
+	return true;
 }
 
 /* In PortalContext; NULL: a table is gone */

@@ -15,9 +15,10 @@
  * replayed, that one sees all marks that come before it in the log; where it comes
  * from, it is made to (ot_detach_see_marks()).
  *
- * PostgreSQL's output plugin (15 to 18) takes for granted that a partition has
- * ancestors if it publishes all tables by their roots.  One that is marked has none,
- * and the WAL sender would crash.  So the two exclude each other.
+ * PostgreSQL's output plugin takes for granted that a partition has ancestors if it
+ * publishes all tables by their roots.  One that is marked has none, and whoever
+ * decodes a row of it crashes (seen with a plain 15.20).  So the two exclude each
+ * other.
  *
  * Runs in backends and in the apply worker.
  *

@@ -132,7 +132,7 @@ extern bool ot_detach_is_finalize(Node *stmt);
 extern void ot_detach_check(Oid parent);
 extern bool ot_detach_run(Node *stmt, ProcessUtilityContext context, OtDetachSecond run, void *run_context);
 extern void ot_detach_before_finalize(Node *stmt);
-extern void ot_detach_under_lock(Node *stmt);
+extern bool ot_detach_under_lock(Node *stmt);
 extern bool ot_detach_apply(const char *text);
 
 /* ddl_detach_entry.c */

@@ -309,7 +309,7 @@ extern int	ot_worker_hint_retry(const char *hint);
 extern void ot_worker_is_for_jobs(void);
 extern bool ot_worker_is_for_detaches(void);
 extern void ot_worker_detaches_end(void);
-extern bool ot_worker_waits_for_users(void);
+extern bool ot_worker_for_detaches_is_there(void);
 extern void ot_worker_wake_jobs(void);
 
 #endif							/* ONETRIP_SHMEM_H */

@@ -146,7 +146,7 @@ ot_worker_is_for_detaches(void)
 
 /* Is the detach worker there? */
 bool
-ot_worker_waits_for_users(void)
+ot_worker_for_detaches_is_there(void)
 {
 	bool		there;
 

@@ -13,7 +13,7 @@ use crate::unique_jobs::beside;
 async fn partitions_are_detached_concurrently_in_every_region() {
     let lab = start("detach", "partitions that are detached while all regions use the other ones").await;
     subjects!(lab, 2;
-        in_every_region, with_writers, those_who_use_it, given_up, statements_in_between, older_snapshots, dropped, referenced,
+        in_every_region, with_writers, those_who_use_it, given_up, statements_in_between, older_snapshots, ddl_that_waited, dropped, referenced,
         partitions_of_partitions, as_written, second_entry_loses, again_and_again, published, session_is_killed, away
     );
 }
@@ -309,6 +309,37 @@ async fn older_snapshots(lab: &Lab) {
     c.refused("alter table old attach partition old_1 for values from (0) to (100)").await;
     equal(lab).await;
     drop_all(lab, "old").await;
+}
+
+/// DDL that waits for DDL of another region has a snapshot from before the mark that it waited for.
+async fn ddl_that_waited(lab: &Lab) {
+    make(lab, "waited").await;
+    let [a, _, c] = lab.sessions().await;
+    for round in 0..3 {
+        hold(&c, true).await;
+        let early = lab.session(0).await;
+        early.must("begin; create table in_the_way (id int)").await;
+        let detaching = beside(lab, 1, "alter table waited detach partition waited_1 concurrently").await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let session = lab.session(0).await;
+        let add = format!("alter table waited add column extra{round} int default 5");
+        let waiting = tokio::spawn(async move { session.run(&add).await });
+        waiting.await.unwrap().unwrap_or_else(|e| panic!("{e:?}"));
+        lab.everywhere().await;
+        lab.shows(
+            "select count(*) from pg_attribute where attrelid = 'waited_1'::regclass and attname ^@ 'extra'",
+            "0",
+        )
+        .await;
+        equal(lab).await;
+        hold(&c, false).await;
+        detaching.await.unwrap().unwrap_or_else(|e| panic!("{e:?}"));
+        drop_all(lab, "waited").await;
+        make(lab, "waited").await;
+    }
+    a.must("drop table if exists in_the_way").await;
+    forgotten(lab).await;
+    drop_all(lab, "waited").await;
 }
 
 /// The partition or its table goes while it is waited for.
