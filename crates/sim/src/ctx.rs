@@ -273,7 +273,7 @@ impl Options {
             (o.checkpoint_entries, o.log_entries_max, o.cut_margin) = (5, 10, 0);
         }
         if bug == Some(InjectedBug::BelieveName) {
-            (o.checkpoint_entries, o.fault_every_ms) = (10, 100);
+            (o.checkpoint_entries, o.fault_every_ms) = (3, 50);
         }
         if bug == Some(InjectedBug::WrittenIsDurable) {
             o.syncs_beside = true;

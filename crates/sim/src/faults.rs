@@ -1,7 +1,7 @@
 //! What goes wrong during the safety phase.  Each call draws one fault.  Faults last for a bounded time, and may
 //! overlap.
 
-use crate::ctx::{Micros, MS, SECOND};
+use crate::ctx::{InjectedBug, Micros, MS, SECOND};
 use crate::disk::End;
 use crate::node::Arrival;
 use crate::trace;
@@ -12,7 +12,9 @@ impl World {
         let n = self.machines.len() as u64;
         let i = self.ctx.rng.below(n) as usize;
         let a_while = self.a_while();
-        match self.ctx.rng.below(20) {
+        // This one shows if a node ends at one point, starts, and loses power soon after.
+        let kinds = if self.ctx.options.bug == Some(InjectedBug::BelieveName) { 6 } else { 20 };
+        match self.ctx.rng.below(kinds) {
             0 => {
                 self.ctx.faults.add("node crash");
                 self.end_node(i, End::Process);

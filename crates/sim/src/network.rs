@@ -1,6 +1,6 @@
 //! The network of a world: what nodes send, when it arrives, and from whom the receiver accepts it.
 
-use crate::ctx::{Micros, MS};
+use crate::ctx::{InjectedBug, Micros, MS};
 use crate::node::{Arrival, Departure};
 use crate::stream::Channel;
 use crate::trace;
@@ -86,7 +86,9 @@ impl World {
             Departure::Checkpoint(index, conf, raw) => {
                 let life = self.machines[i].life;
                 self.at(time, Event::Arrive(i, life, Arrival::Renamed(raw)));
-                let synced = time + self.ctx.rng.between(0, 200 * MS);
+                // With this bug what matters happens in between.
+                let most = if self.ctx.options.bug == Some(InjectedBug::BelieveName) { 2_000 } else { 200 };
+                let synced = time + self.ctx.rng.between(0, most * MS);
                 self.at(synced, Event::Arrive(i, life, Arrival::Checkpointed(index, conf)));
             }
         }
