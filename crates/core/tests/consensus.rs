@@ -6,6 +6,7 @@ use onetrip_core::consensus::{Config, Consensus, EntryType, Input, Message, Noti
 use onetrip_core::{Checkpoint, Entry, Error, LogIndex, Member, MemberRole, Members, NodeId, Term, TxnId};
 use raft::eraftpb::{ConfState, MessageType};
 use raft::storage::MemStorage;
+use raft::Storage;
 use std::collections::VecDeque;
 
 enum Sent {
@@ -58,6 +59,16 @@ fn say(wire: &mut VecDeque<Sent>, i: usize, out: &mut Output) {
     wire.extend(out.send_after.drain(..).map(Sent::Message));
     if let Some(notice) = out.notice {
         wire.extend((0..3).filter(|to| *to != i).map(|to| Sent::Notice(i, to, notice)));
+    }
+}
+
+/// The next message on the wire.
+fn message_of(world: &mut World) -> Message {
+    loop {
+        match world.wire.pop_front().expect("something was sent") {
+            Sent::Message(message) => return message,
+            Sent::Notice(..) => {}
+        }
     }
 }
 
@@ -324,6 +335,21 @@ fn a_leader_whose_disk_hangs_hands_over() {
     assert_eq!(status(&world).disk_silent_ticks, 0);
 }
 
+/// Goal: a leader does not have its successor wait for a disk that does not answer.
+#[test]
+fn a_leader_whose_disk_is_silent_hands_over_without_its_vote() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.slow = Some(0);
+    world.propose(0, "one").unwrap();
+    world.ticks(3);
+    world.wire.clear();
+    world.give(0, Input::HandOver);
+    assert!(world.leads(0));
+    assert_eq!(message_of(&mut world).get_msg_type(), MessageType::MsgTimeoutNow);
+    assert!(world.wire.is_empty());
+}
+
 /// Goal: raft-rs panics when a node wins an election before its log is on its disk; such a node does not stand.
 #[test]
 fn who_waits_for_its_disk_does_not_stand_for_election() {
@@ -457,14 +483,20 @@ fn many_proposals_make_one_message_to_the_leader_one_append_and_one_acknowledgem
     }
 }
 
-/// Goal: a transaction that is proposed again because its way takes long is in the log once.
+/// Goal: what is proposed again because its way takes long is in the log once: a transaction, and what cancels it.
 /// Method: the leader gets it three times: from itself, from a follower, and after it is committed.
 #[test]
 fn a_leader_puts_a_transaction_into_the_log_once() {
+    let txn = TxnId { node: NodeId(2), incarnation: 1, sequence: 1 };
     let mut world = World::new();
     world.until("node 1 leads", |w| w.leads(0));
-    let txn = TxnId { node: NodeId(2), incarnation: 1, sequence: 1 };
-    let raw = Entry::encode(&txn, &[], b"rows");
+    is_logged_once(&mut world, Entry::encode_cancel(&txn));
+    // The one does not stand for the other.
+    is_logged_once(&mut world, Entry::encode(&txn, &[], b"rows"));
+}
+
+fn is_logged_once(world: &mut World, raw: Bytes) {
+    world.until("node 1 leads", |w| w.leads(0));
     for i in [0, 1] {
         world.nodes[i].as_mut().unwrap().step(Input::Propose(raw.clone())).unwrap();
         world.work(i);
@@ -473,7 +505,7 @@ fn a_leader_puts_a_transaction_into_the_log_once() {
     world.give(1, Input::Propose(raw.clone()));
     world.deliver();
     let times = |w: &World| w.committed[0].iter().filter(|(_, data)| *data == raw).count();
-    assert_eq!(times(&world), 1);
+    assert_eq!(times(world), 1);
     // Another leader does not know what this one has logged.
     world.give(0, Input::HandOver);
     world.deliver();
@@ -481,28 +513,138 @@ fn a_leader_puts_a_transaction_into_the_log_once() {
     let leader = if world.leads(1) { 1 } else { 2 };
     world.give(leader, Input::Propose(raw.clone()));
     world.deliver();
-    assert_eq!(times(&world), 2);
+    assert_eq!(times(world), 2);
 }
 
-/// Goal: what reaches a leader while it hands over gets into no log; proposed again, it does.
+/// Goal: a leader that hands over spares its transferee the election: its vote follows the order to campaign.
+/// Method: nothing that the transferee sends arrives anywhere, so it leads by these two votes or not at all.
 #[test]
-fn what_comes_during_a_hand_over_that_fails_can_be_proposed_again() {
+fn a_leader_that_hands_over_votes_for_its_transferee() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    let term = world.nodes[0].as_ref().unwrap().leadership().term;
+    world.give(0, Input::HandOver);
+    assert!(!world.leads(0));
+    let promised = world.disks[0].initial_state().unwrap().hard_state;
+    assert_eq!((promised.term, promised.vote), (term.0 + 1, 2), "the vote left before it was durable");
+    let (order, vote) = (message_of(&mut world), message_of(&mut world));
+    assert_eq!((order.get_msg_type(), order.to, order.term), (MessageType::MsgTimeoutNow, 2, term.0));
+    assert_eq!((vote.get_msg_type(), vote.to, vote.term), (MessageType::MsgRequestVoteResponse, 2, term.0 + 1));
+    assert!(world.wire.is_empty() && !vote.reject);
+    world.give(1, Input::Message(order));
+    world.give(1, Input::Message(vote));
+    assert!(world.leads(1));
+}
+
+/// Goal: where the vote is lost, or not understood, the transferee asks for it and gets it, also from a member that
+/// would rather lead itself.
+#[test]
+fn a_leader_that_has_voted_for_its_transferee_says_so_again() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.cut = Some(3);
+    world.give(0, Input::HandOver);
+    let (order, _vote) = (message_of(&mut world), message_of(&mut world));
+    world.give(1, Input::Message(order));
+    world.deliver();
+    assert!(world.leads(1));
+}
+
+/// Goal: a leader does not give its place up for a member that may be dead.
+#[test]
+fn a_leader_does_not_vote_for_who_does_not_answer() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.ticks(5);
+    world.give(0, Input::Unreachable(NodeId(2)));
+    world.nodes[0].as_mut().unwrap().transfer_to(NodeId(2));
+    world.give(0, Input::Unreachable(NodeId(3)));
+    assert_eq!(message_of(&mut world).get_msg_type(), MessageType::MsgTimeoutNow);
+    assert!(world.leads(0) && world.wire.is_empty());
+}
+
+/// Goal: no vote counts before the candidate's own is durable, or it could vote for somebody else after a restart.
+/// Method: the order and the vote arrive together.
+#[test]
+fn a_transferee_counts_the_vote_once_its_own_is_durable() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.give(0, Input::HandOver);
+    let (order, vote) = (message_of(&mut world), message_of(&mut world));
+    let (node, mut out) = (world.nodes[1].as_mut().unwrap(), Output::default());
+    node.step(Input::Message(order)).unwrap();
+    node.step(Input::Message(vote)).unwrap();
+    assert!(node.poll(&mut out) && out.send_now.is_empty());
+    let persist = out.persist.take().unwrap();
+    assert!(persist.must_sync && !persist.may_wait && persist.hard_state.is_some_and(|hs| hs.vote == 2));
+    assert_eq!(node.leadership().role, Role::Candidate);
+    node.persisted(&mut out);
+    assert_eq!(node.leadership().role, Role::Leader);
+}
+
+/// Goal: what is proposed while a leader hands over reaches the next one by itself, and gets into the log once.
+/// Method: the transferee lacks something, so this takes a while; one proposal comes before the vote and one after it.
+#[test]
+fn what_comes_during_a_hand_over_goes_to_the_transferee() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.cut = Some(3);
+    world.nodes[0].as_mut().unwrap().step(Input::Propose(Bytes::from_static(b"first"))).unwrap();
+    world.work(0);
+    world.give(0, Input::HandOver);
+    assert!(world.leads(0), "the transferee has not acknowledged the first one");
+    let raws = [1, 2].map(|n| Entry::encode(&TxnId { node: NodeId(3), incarnation: 1, sequence: n }, &[], b"rows"));
+    let forwarded = |raw: &Bytes| {
+        let mut message = Message { from: 3, to: 1, ..Default::default() };
+        message.set_msg_type(MessageType::MsgPropose);
+        message.mut_entries().push(raft::eraftpb::Entry { data: raw.clone(), ..Default::default() });
+        Input::Message(message)
+    };
+    world.give(0, forwarded(&raws[0]));
+    // Until the vote leaves.
+    while world.leads(0) {
+        let Some(Sent::Message(message)) = world.wire.pop_front() else { continue };
+        if message.to != 3 {
+            world.give(message.to as usize - 1, Input::Message(message));
+        }
+    }
+    world.give(0, forwarded(&raws[1]));
+    // What was kept goes with the transferee's first append, without waiting for an answer to it.
+    while !world.leads(1) {
+        let message = message_of(&mut world);
+        if message.to == 2 {
+            world.give(1, Input::Message(message));
+        }
+    }
+    let has_it =
+        |m: &Message| m.get_msg_type() == MessageType::MsgAppend && m.entries.iter().any(|e| e.data == raws[0]);
+    let appends = world.wire.iter().filter(|sent| matches!(sent, Sent::Message(m) if has_it(m))).count();
+    assert_eq!(appends, 2, "one to each of the others");
+    world.deliver();
+    for raw in &raws {
+        assert_eq!(world.committed[0].iter().filter(|(_, data)| data == raw).count(), 1);
+    }
+}
+
+/// Goal: what reaches a leader while it hands over gets into no log yet; if that fails, into its own.
+#[test]
+fn what_comes_during_a_hand_over_that_fails_is_proposed_after_it() {
     let mut world = World::new();
     world.until("node 1 leads", |w| w.leads(0));
     let raw = Entry::encode(&TxnId { node: NodeId(2), incarnation: 1, sequence: 1 }, &[], b"rows");
     world.cut = Some(3);
+    world.propose(0, "what node 3 lacks").unwrap();
     // The leader hands over to a node that does not hear it.
     world.nodes[0].as_mut().unwrap().transfer_to(NodeId(3));
     world.work(0);
     let mut forwarded = Message { from: 2, to: 1, ..Default::default() };
     forwarded.set_msg_type(MessageType::MsgPropose);
     forwarded.mut_entries().push(raft::eraftpb::Entry { data: raw.clone(), ..Default::default() });
-    world.give(0, Input::Message(forwarded.clone()));
+    world.give(0, Input::Message(forwarded));
     world.deliver();
     let times = |w: &World| w.committed[0].iter().filter(|(_, data)| *data == raw).count();
     assert_eq!(times(&world), 0);
     world.give(0, Input::Unreachable(NodeId(3)));
-    world.give(0, Input::Message(forwarded));
     world.deliver();
     assert_eq!(times(&world), 1);
 }
@@ -514,7 +656,9 @@ fn a_proposal_that_no_leader_takes_any_more_comes_back() {
     world.until("node 1 leads", |w| w.leads(0));
     let node = world.nodes[0].as_mut().unwrap();
     node.step(Input::Propose(Bytes::from_static(b"late"))).unwrap();
-    node.step(Input::HandOver).unwrap();
+    let mut of_later_term = Message { from: 2, to: 1, term: node.leadership().term.0 + 1, ..Default::default() };
+    of_later_term.set_msg_type(MessageType::MsgAppendResponse);
+    node.step(Input::Message(of_later_term)).unwrap();
     let mut out = Output::default();
     assert!(node.poll(&mut out));
     assert_eq!(out.not_taken, [Bytes::from_static(b"late")]);

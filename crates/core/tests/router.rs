@@ -90,6 +90,49 @@ fn a_verdict_whose_place_is_not_known_is_not_told() {
     }
 }
 
+/// Goal: who asked for a transaction to be settled is told, also if that was decided by another node.
+/// Method: the node goes on from a checkpoint in which it is decided, while the question is open.
+#[test]
+fn who_asked_what_a_checkpoint_tells_is_told() {
+    let txn = TxnId { node: NodeId(2), incarnation: 1, sequence: 1 };
+    let given_out = TxnId { sequence: 2, ..txn };
+    let certifier_of = |entries: &[Bytes]| {
+        let mut certifier = Certifier::new(Limits::default());
+        for (at, raw) in (1..).zip(entries) {
+            certifier.certify(LogIndex(at), &Entry::decode(raw.clone()).unwrap()).unwrap();
+        }
+        certifier
+    };
+    let before = certifier_of(&[Entry::encode(&given_out, &[], b"")]);
+    let after = certifier_of(&[Entry::encode(&given_out, &[], b""), Entry::encode_cancel(&txn)]);
+    let members = Members::bootstrap(vec![], "r".into(), 1);
+    let mut context = Context {
+        certifier: &before,
+        committed_indexes: &mut CommittedIndexes::default(),
+        log: &NoLog,
+        members: &members,
+        tick: 0,
+        now: Duration::ZERO,
+    };
+    let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
+    let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
+    let hello = Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
+    router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, &mut context).unwrap();
+    let cancel = router.handle(AgentEvent::Settle { conn, txn }, &mut context).unwrap();
+    assert_eq!(cancel, Some(Entry::encode_cancel(&txn)));
+    wire.0.lock().unwrap().clear();
+    router.start_over(&before);
+    assert!(wire.0.lock().unwrap().is_empty());
+    router.start_over(&after);
+    let said = wire.0.lock().unwrap();
+    let [Some(ToPostgres::OutcomeIs { txn: of, state: OutcomeState::Aborted, at: LogIndex(2) })] = said.as_slice()
+    else {
+        panic!("{said:?}");
+    };
+    assert_eq!(*of, txn);
+    assert!(router.resend(1_000, true).iter().all(|raw| *raw != Entry::encode_cancel(&txn)));
+}
+
 /// Goal: what is certain to lose does not cross regions first.  Method: a backend proposes a row that another node has
 /// committed since, and then one that nobody has.
 #[test]

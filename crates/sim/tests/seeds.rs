@@ -47,6 +47,20 @@ fn a_level_that_was_refused_is_in_the_log() {
     passes(1795854236689203948);
 }
 
+/// Nodes that were behind asked again every second for what others had cancelled long ago; each time that went into the
+/// log, which kept their links full, so that they stayed behind.
+#[test]
+fn what_is_cancelled_once_is_not_cancelled_again() {
+    passes(7000185);
+}
+
+/// The leader went to the member with the lowest id of the best region, not to its best one, and soon to another
+/// region.
+#[test]
+fn the_leader_goes_to_the_best_member_of_a_region() {
+    passes(5002073);
+}
+
 /// While a disk was slow, each write waited for a sync of its own, so that one was behind for a minute.
 #[test]
 fn one_sync_serves_all_that_wait_for_it() {

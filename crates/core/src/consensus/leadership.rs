@@ -47,6 +47,8 @@ pub(super) struct Timing {
     witness: bool,
     /// For each snapshot under way, how many ticks ago it left.
     snapshots: BTreeMap<NodeId, usize>,
+    /// Places for the leader, the best first.
+    places: Vec<NodeId>,
 }
 
 impl Timing {
@@ -65,6 +67,7 @@ impl Timing {
             preferred: false,
             witness: false,
             snapshots: BTreeMap::new(),
+            places: Vec::new(),
         }
     }
 }
@@ -79,6 +82,11 @@ impl<S: Storage> Consensus<S> {
     /// than configured.  Heartbeats keep their pace.
     pub fn set_election_ticks(&mut self, ticks: usize) {
         self.timing.wanted = ticks.max(self.timing.base);
+    }
+
+    /// Which members the leader is best at, the best first; of several that the table prefers, the first is taken.
+    pub fn set_places(&mut self, places: Vec<NodeId>) {
+        self.timing.places = places;
     }
 
     /// If this node leads, `transferee` takes over as soon as it has the whole log.
@@ -161,6 +169,7 @@ impl<S: Storage> Consensus<S> {
         if self.raft.transferee() == Some(peer) {
             self.raft.abort_transfer();
         }
+        self.may_not_succeed(peer);
         // Nothing else pauses: the member may come and go for days.
         if self.members.is_preferred(peer) {
             self.timing.not_to_preferred = self.config.transfer_ticks * TRANSFER_PAUSE;
@@ -177,7 +186,8 @@ impl<S: Storage> Consensus<S> {
             let transferee = self.raft.follower(*id)?;
             // Activity is counted anew once per election timeout, so at times no follower is active.  Of equals, the
             // lowest id.
-            Some((transferee.active, self.members.is_data_voter(*id), transferee.matched, u32::MAX - id.0, *id))
+            let is_there = (transferee.active, self.members.is_data_voter(*id), transferee.answers);
+            Some((is_there, transferee.matched, u32::MAX - id.0, *id))
         });
         if let Some((.., transferee)) = candidates.max() {
             self.transfer_to(transferee);
@@ -217,7 +227,9 @@ impl<S: Storage> Consensus<S> {
         let able = |id: &&NodeId| raft.follower(**id).is_some_and(|f| f.active) && self.could_take_over(**id);
         let voters = &self.conf.voters;
         let may_move = self.timing.not_to_preferred == 0;
-        let preferred = voters.iter().filter(able).find(|id| may_move && members.is_preferred(**id));
+        let preferred = voters.iter().filter(able).filter(|id| may_move && members.is_preferred(**id));
+        let place = |id: &&NodeId| self.timing.places.iter().position(|place| place == *id).unwrap_or(usize::MAX);
+        let preferred = preferred.min_by_key(place);
         if let Some(transferee) = preferred.copied().filter(|_| !members.is_preferred(me)) {
             return self.transfer_to(transferee);
         }

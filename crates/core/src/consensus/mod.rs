@@ -28,6 +28,7 @@
 //! - What a change does to the configuration follows from the table and the command, not from what its proposer wrote.
 
 mod backlog;
+mod handover;
 mod leadership;
 mod membership;
 mod notices;
@@ -47,6 +48,7 @@ use crate::level;
 use crate::members::{Command, Members};
 use backlog::Behind;
 use bytes::Bytes;
+use handover::Handover;
 use leadership::Timing;
 pub use leadership::PROMOTE_LAG_MAX;
 pub use notices::Notice;
@@ -226,6 +228,7 @@ pub struct Consensus<S: Storage> {
     /// The term and the vote that the disk has.
     promised: (u64, u64),
     unsynced: Unsynced,
+    handover: Handover,
     /// The snapshot that raft has been given, decoded.
     incoming: Option<Box<Checkpoint>>,
     /// How far each member's PostgreSQL is.
@@ -264,6 +267,7 @@ impl<S: Storage> Consensus<S> {
             commit_written: 0,
             promised,
             unsynced: Unsynced::default(),
+            handover: Handover::default(),
             incoming: None,
             positions: BTreeMap::new(),
             timing,
@@ -322,6 +326,7 @@ impl<S: Storage> Consensus<S> {
     pub fn step(&mut self, input: Input) -> Result<()> {
         assert!(self.ready.is_none(), "an output is being worked off");
         let result = self.take(input);
+        self.vote_for_transferee();
         self.fit_timing();
         self.fit_windows();
         result
@@ -375,6 +380,9 @@ impl<S: Storage> Consensus<S> {
             return Ok(());
         }
         if self.has_narrow_window(&message) && self.raft.only_shows_life(&message) {
+            return Ok(());
+        }
+        if self.keeps_early_vote(&message) {
             return Ok(());
         }
         assert!(!self.lacks(&message), "a snapshot has to be opened before raft takes it: there is no way back");
@@ -439,6 +447,7 @@ impl<S: Storage> Consensus<S> {
         self.commit_durable = self.commit_durable.max(self.commit_written);
         let restored = !ready.snapshot().is_empty();
         let mut light = self.raft.advance_append(ready);
+        self.count_early_votes();
         let mut messages = light.take_messages();
         messages.iter_mut().for_each(level::mark);
         out.send_after.append(&mut messages);

@@ -7,8 +7,9 @@
 //!   operators ─┘                          │
 //!                                         └──> one append to each follower
 //! ```
-//! A transaction that is under way for long is proposed again.  A leader puts it into the log only once: a second time
-//! would say nothing new, and on links that are full already it would only add to the delay.
+//! A transaction that is under way for long is proposed again, and so is a request to cancel one.  A leader puts either
+//! into the log only once: a second time would say nothing new, and on links that are full already it would only add to
+//! the delay.
 //!
 //! Everything that has come in since the last `poll` goes to raft-rs in one step, which raft-rs answers with one append
 //! for each follower.  So nothing has to be joined afterwards, which raft-rs does wrongly (`raft_node`).
@@ -27,7 +28,7 @@ use std::collections::{BTreeSet, VecDeque};
 /// transport takes for a small message; and less than an append may have, or the rest would wait for an answer.
 pub const PROPOSALS_BYTES_MAX: usize = 64 << 10;
 
-/// Transactions that a leader remembers having put into its log, at most.
+/// Entries that a leader remembers having put into its log, at most.
 const LOGGED_MAX: usize = 100_000;
 
 /// What this node has put into the log as the leader of one term.  It stays in the log as long as the node leads; and
@@ -35,9 +36,12 @@ const LOGGED_MAX: usize = 100_000;
 #[derive(Default)]
 pub(super) struct Logged {
     term: Term,
-    transactions: BTreeSet<TxnId>,
-    oldest_first: VecDeque<TxnId>,
+    entries: BTreeSet<Once>,
+    oldest_first: VecDeque<Once>,
 }
+
+/// What needs to be in the log once: the transaction, or the first entry that cancels it.
+type Once = (TxnId, bool);
 
 impl Logged {
     fn in_term(&mut self, term: Term) -> &mut Logged {
@@ -48,71 +52,77 @@ impl Logged {
     }
 
     /// False: the log has it already.
-    fn add(&mut self, txn: TxnId) -> bool {
-        if !self.transactions.insert(txn) {
+    fn add(&mut self, entry: Once) -> bool {
+        if !self.entries.insert(entry) {
             return false;
         }
-        self.oldest_first.push_back(txn);
+        self.oldest_first.push_back(entry);
         if self.oldest_first.len() > LOGGED_MAX {
-            self.oldest_first.pop_front().map(|oldest| self.transactions.remove(&oldest));
+            self.oldest_first.pop_front().map(|oldest| self.entries.remove(&oldest));
         }
         true
     }
 }
 
-/// `None`: the entry is not a transaction.
-fn transaction(entry: &RaftEntry) -> Option<TxnId> {
-    let is_transaction = entry.get_entry_type() == EntryType::EntryNormal
-        && entry.data.get(KIND_AT).is_some_and(|kind| EntryKind::from_u8(*kind).is_some_and(EntryKind::is_of_backend));
-    Entry::peek_txn(&entry.data).ok().filter(|_| is_transaction)
+/// `None`: the entry may have to be in the log more often.
+fn once(entry: &RaftEntry) -> Option<Once> {
+    let is_normal = entry.get_entry_type() == EntryType::EntryNormal;
+    let kind = EntryKind::from_u8(*entry.data.get(KIND_AT).filter(|_| is_normal)?)?;
+    let txn = Entry::peek_txn(&entry.data).ok()?;
+    // One that cannot be read does not stand for one that can.
+    let cancels = kind == EntryKind::Cancel && Entry::decode(entry.data.clone()).is_ok();
+    (cancels || kind.is_of_backend()).then_some((txn, cancels))
+}
+
+/// Parts of large transactions are not kept for another leader: all of them would be in the log twice.
+fn is_part(data: &[u8]) -> bool {
+    data.get(KIND_AT) == Some(&(EntryKind::Part as u8))
 }
 
 impl<S: Storage> Consensus<S> {
     pub(super) fn propose(&mut self, data: Bytes) -> Result<()> {
-        if !self.raft.takes_proposals() {
+        if !self.raft.takes_proposals() && (is_part(&data) || !self.keeps_proposals()) {
             return Err(Error::NoLeader);
         }
         level::may_be_proposed(&data, self.members.level)?;
-        self.proposals.push(RaftEntry { data, ..Default::default() });
+        self.keep(RaftEntry { data, ..Default::default() });
         Ok(())
     }
 
     /// Proposals of another member.
     pub(super) fn gather(&mut self, message: Message) {
         // If this node does not lead, whoever proposed it proposes it again as soon as it hears of the leader.
-        if !self.raft.leads() {
+        if !self.raft.leads() && !self.keeps_proposals() {
             return;
         }
-        let level = self.members.level;
+        let (level, takes_all) = (self.members.level, self.raft.leads() && self.raft.takes_proposals());
         let fits = |entry: &RaftEntry| !self.loses_rows(entry) && level::may_be_proposed(&entry.data, level).is_ok();
         let entries: Vec<RaftEntry> = message.entries.into_iter().filter(fits).collect();
-        if entries.iter().any(|entry| self.removes_me(entry)) {
+        if self.raft.leads() && entries.iter().any(|entry| self.removes_me(entry)) {
             return self.hand_over();
         }
-        self.proposals.extend(entries);
+        let may_be_kept = |entry: &RaftEntry| entry.get_entry_type() == EntryType::EntryNormal && !is_part(&entry.data);
+        let kept = |entry: &RaftEntry| takes_all || may_be_kept(entry);
+        entries.into_iter().filter(kept).for_each(|entry| self.keep(entry));
     }
 
     /// Hands all that was gathered to Raft.
     pub(super) fn propose_all(&mut self, not_taken: &mut Vec<Bytes>) {
-        let mut gathered = std::mem::take(&mut self.proposals);
         // This comes before anything is remembered as logged: what is proposed while a leader hands over gets into no
-        // log.
+        // log yet.
         if !self.raft.takes_proposals() {
-            return not_taken.extend(gathered.into_iter().map(|entry| entry.data));
+            return self.pass_on(not_taken);
+        }
+        let mut gathered = self.take_kept();
+        if gathered.is_empty() {
+            return;
         }
         if self.raft.leads() {
             let logged = self.logged.in_term(self.raft.term());
-            gathered.retain(|entry| transaction(entry).is_none_or(|txn| logged.add(txn)));
+            gathered.retain(|entry| once(entry).is_none_or(|once| logged.add(once)));
         }
-        let bytes_max = PROPOSALS_BYTES_MAX.min(self.raft.message_bytes_max());
-        let mut gathered = gathered.into_iter().peekable();
-        while let Some(first) = gathered.next() {
-            let mut bytes = first.data.len();
-            let mut together = vec![first];
-            while let Some(next) = gathered.next_if(|next| bytes + next.data.len() <= bytes_max) {
-                bytes += next.data.len();
-                together.push(next);
-            }
+        let last = self.raft.last();
+        for together in batches(gathered, self.message_bytes()) {
             let data: Vec<Bytes> = together.iter().map(|entry| entry.data.clone()).collect();
             if self.raft.propose(together).is_err() {
                 // This should not happen after the check above; if it does, an entry that is in the log twice does no
@@ -121,7 +131,31 @@ impl<S: Storage> Consensus<S> {
                 not_taken.extend(data);
             }
         }
+        if self.raft.leads() {
+            self.raft.extend_first_appends(last);
+        }
     }
+
+    pub(super) fn message_bytes(&self) -> usize {
+        PROPOSALS_BYTES_MAX.min(self.raft.message_bytes_max())
+    }
+}
+
+/// What goes together in one message.
+pub(super) fn batches(entries: Vec<RaftEntry>, bytes_max: usize) -> Vec<Vec<RaftEntry>> {
+    let mut batches: Vec<Vec<RaftEntry>> = Vec::new();
+    let mut bytes = 0;
+    for entry in entries {
+        bytes += entry.data.len();
+        match batches.last_mut().filter(|_| bytes <= bytes_max) {
+            Some(batch) => batch.push(entry),
+            None => {
+                bytes = entry.data.len();
+                batches.push(vec![entry]);
+            }
+        }
+    }
+    batches
 }
 
 /// Of several acknowledgements to one member, only the one of the highest index says anything.

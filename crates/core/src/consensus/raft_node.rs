@@ -21,6 +21,12 @@
 //! - Votes are passed over while this node's requests for them have not left, and so is an order to campaign while
 //!   entries are not on disk ([`RaftNode::step`]): raft-rs panics when it wins before its log is on disk.  Noticed by:
 //!   `tests/membership/liar.rs`.
+//! - A leader that hands over votes at once, and its transferee counts that vote once its own is durable (`handover`):
+//!   raft-rs drops what it is proposed meanwhile, and has the transferee ask for votes first.  Noticed by:
+//!   `tests/consensus.rs`, a leader hands over.
+//! - What a new leader is proposed at once goes with its first append ([`RaftNode::extend_first_appends`]): raft-rs
+//!   sends an empty entry, and the rest when that is answered.  Noticed by: `tests/consensus.rs`, what comes during a
+//!   hand-over.
 //! - A leader proposes other members' proposals as its own; other nodes drop them (`proposals`): a raft-rs follower
 //!   would hand them on under their first sender's name, which a transport takes for a forgery.  Noticed by: a test
 //!   below, and every seed of the simulation.
@@ -47,6 +53,8 @@ use std::ops::Range;
 /// No cluster holds so many elections while one of its nodes is away.  A node that took over any term from a message
 /// could be led to the end of all terms by one of them.
 const TERM_JUMP_MAX: u64 = 1 << 32;
+/// With this, a voter answers although it hears a leader.
+const HANDED_OVER: &[u8] = b"CampaignTransfer";
 
 pub(super) struct RaftNode<S: Storage>(RawNode<S>);
 
@@ -57,6 +65,8 @@ pub(super) struct Follower {
     pub matched: LogIndex,
     /// It has been heard from since raft last counted.
     pub active: bool,
+    /// It has answered since anything that was under way to it was lost.
+    pub answers: bool,
     pub gets_snapshot: bool,
 }
 
@@ -66,6 +76,7 @@ impl Follower {
             id,
             matched: LogIndex(progress.matched),
             active: progress.recent_active,
+            answers: progress.state == ProgressState::Replicate,
             gets_snapshot: progress.state == ProgressState::Snapshot,
         }
     }
@@ -149,6 +160,10 @@ impl<S: Storage> RaftNode<S> {
             MessageType::MsgRequestVoteResponse | MessageType::MsgRequestPreVoteResponse if self.asks_for_votes() => {
                 return Ok(())
             }
+            // It has this node's vote already, whichever of the two is to be preferred.
+            MessageType::MsgRequestVote if Term(message.term) == self.term() && self.0.raft.vote == message.from => {
+                self.set_priority(i64::MIN);
+            }
             // A leader sends this only once it has heard that all of this node's log is on disk.
             MessageType::MsgTimeoutNow if self.persisted() != last => return Ok(()),
             _ => {}
@@ -161,7 +176,7 @@ impl<S: Storage> RaftNode<S> {
     }
 
     /// Whether its requests for votes have not left yet.
-    fn asks_for_votes(&self) -> bool {
+    pub fn asks_for_votes(&self) -> bool {
         let is_request =
             |m: &Message| matches!(m.get_msg_type(), MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
         self.0.raft.msgs.iter().any(is_request)
@@ -199,6 +214,35 @@ impl<S: Storage> RaftNode<S> {
         match self.0.step(message) {
             Err(raft::Error::ProposalDropped) => Err(Error::NoLeader),
             other => Ok(other?),
+        }
+    }
+
+    /// A member whose log the leader does not know gets one append, and the next one when it has answered.  To be
+    /// called after proposing, with where the log ended before: such an append that has not left yet, and ends there,
+    /// gets the new entries too.
+    pub fn extend_first_appends(&mut self, last: LogIndex) {
+        let raft = &mut self.0.raft;
+        let is_first = |m: &Message| {
+            m.get_msg_type() == MessageType::MsgAppend
+                && m.index + m.entries.len() as u64 == last.0
+                && raft.prs().get(m.to).is_some_and(|member| member.state == ProgressState::Probe)
+        };
+        let first: Vec<usize> = (0..raft.msgs.len()).filter(|i| is_first(&raft.msgs[*i])).collect();
+        if first.is_empty() {
+            return;
+        }
+        let new = raft.raft_log.unstable_entries().iter().filter(|entry| entry.index > last.0);
+        let (new, bytes_max) = (new.cloned().collect::<Vec<RaftEntry>>(), raft.max_msg_size as usize);
+        for i in first {
+            let append = &mut raft.msgs[i];
+            let mut bytes: usize = append.entries.iter().map(|entry| entry.data.len()).sum();
+            for entry in &new {
+                bytes += entry.data.len();
+                if bytes > bytes_max {
+                    break;
+                }
+                append.mut_entries().push(entry.clone());
+            }
         }
     }
 
@@ -353,6 +397,43 @@ impl<S: Storage> RaftNode<S> {
 
     pub fn abort_transfer(&mut self) {
         self.0.raft.abort_leader_transfer();
+    }
+
+    /// Whom this leader has ordered to campaign, because it has the whole log; the order has not left yet.
+    pub fn has_ordered_to_campaign(&self) -> Option<NodeId> {
+        let transferee = self.transferee().filter(|_| self.leads())?;
+        let orders = |m: &Message| m.get_msg_type() == MessageType::MsgTimeoutNow && m.to == u64::from(transferee.0);
+        let has_all = |id: &NodeId| self.follower(*id).is_some_and(|follower| follower.matched == self.last());
+        Some(transferee).filter(|_| self.0.raft.msgs.iter().any(orders)).filter(has_all)
+    }
+
+    /// This leader gives its place up and votes for a voter that has all of its log, as if that one had asked.
+    pub fn vote_for(&mut self, transferee: NodeId) {
+        let (id, term, last) = (self.0.raft.id, self.term(), self.last());
+        let log_term = self.0.raft.raft_log.last_term();
+        let mut request = Message { from: u64::from(transferee.0), to: id, term: term.0 + 1, ..Default::default() };
+        request.set_msg_type(MessageType::MsgRequestVote);
+        (request.index, request.log_term, request.priority) = (last.0, log_term, i64::MAX);
+        // A leader asks for a vote in this way only when it hands over; otherwise nobody is heard who leads.
+        request.context = HANDED_OVER.into();
+        self.0.step(request).expect("raft answers every request for a vote");
+        assert!(
+            !self.leads() && self.0.raft.vote == u64::from(transferee.0),
+            "a leader that hands over votes for its transferee"
+        );
+    }
+
+    /// Whether it stands for election, after the pre-vote or without one.
+    pub fn campaigns(&self) -> bool {
+        self.0.raft.state == StateRole::Candidate
+    }
+
+    /// Sends proposals to a node that is about to lead, as its own.
+    pub fn send_proposals(&mut self, to: NodeId, entries: Vec<RaftEntry>) {
+        let mut message =
+            Message { from: self.0.raft.id, to: u64::from(to.0), entries: entries.into(), ..Default::default() };
+        message.set_msg_type(MessageType::MsgPropose);
+        self.0.raft.msgs.push(message);
     }
 
     // ---- the others, as a leader knows them ----

@@ -74,7 +74,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     /// To be called every `POSITION_TICKS` ticks.
     pub(super) fn place_leader<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         self.traffic.forget();
-        let better = self.better_place(host.now());
+        let places = self.places(host.now());
+        self.consensus.set_places(places.iter().flatten().map(|place| place.node).collect());
+        let better = places.and_then(|places| self.better_place(&places));
         let looks = self.patience.finds(better.as_ref());
         let Some(region) = better.filter(|_| looks >= self.settings.leader_looks) else { return };
         let command = Command { expected_version: self.members.version, change: Change::MoveLeader(region) };
@@ -82,18 +84,18 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     }
 
     /// Where the leader should move, if this node leads and the cluster chooses the place by itself.
-    fn better_place(&self, now: Duration) -> Option<RegionId> {
+    fn better_place(&self, places: &[Place]) -> Option<RegionId> {
         let members = &self.members;
         let decides = self.consensus.leadership().role == Role::Leader
             && members.leader_is_auto
             && !self.patience.rests(self.tick)
             && !self.consensus.conf().is_joint();
-        let places = self.places(now).filter(|_| decides)?;
         // This leader is about to hand over to a member that the table prefers.
-        if !members.is_preferred(self.id) && places.iter().any(|place| members.is_preferred(place.node)) {
-            return None;
+        let moves = !members.is_preferred(self.id) && places.iter().any(|place| members.is_preferred(place.node));
+        match decides && !moves {
+            true => better(places, self.id),
+            false => None,
         }
-        better(&places, self.id)
     }
 }
 

@@ -160,7 +160,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.bytes_since_checkpoint = 0;
         // This closes the connections: sessions ask again what became of their transactions, and the apply worker says
         // where it stands.
-        self.router.start_over();
+        self.router.start_over(&self.certifier);
         self.set_members(state.members.into(), host)
     }
 

@@ -769,8 +769,13 @@ impl<O: Outbox> Router<O> {
     }
 
     /// The state has come from another node, and says what became of the open proposals.  So this closes their
-    /// connections, which makes backends ask again, and the worker's, which makes it say again where it stands.
-    pub fn start_over(&mut self) {
+    /// connections, which makes backends ask again, and the worker's, which makes it say again where it stands.  Who
+    /// asked for a transaction to be settled is told: the entry that settled it is not decided here any more, and is in
+    /// the log only once.
+    pub fn start_over(&mut self, certifier: &Certifier) {
+        for (txn, conn) in self.settling.settled(|txn| certifier.outcome(txn) != Outcome::Unknown) {
+            self.answer(conn, txn, certifier);
+        }
         let waiting: Vec<ConnId> = self.pending.values().map(|p| p.conn).collect();
         for conn in waiting.into_iter().chain(self.feed.as_ref().map(|f| f.conn)) {
             self.closed(conn);

@@ -65,6 +65,19 @@ impl Settling {
         self.open.remove(txn).map_or_else(Vec::new, |open| open.asked)
     }
 
+    /// The connections that are to be told, of all transactions for which this holds.
+    pub fn settled(&mut self, is_settled: impl Fn(&TxnId) -> bool) -> Vec<(TxnId, ConnId)> {
+        let mut told = Vec::new();
+        self.open.retain(|txn, open| {
+            let is_open = !is_settled(txn);
+            if !is_open {
+                told.extend(open.asked.drain(..).map(|conn| (*txn, conn)));
+            }
+            is_open
+        });
+        told
+    }
+
     /// PostgreSQL runs as `incarnation`, and the log says `logged`.  The next `resend` proposes the incarnation.
     pub fn runs(&mut self, incarnation: u64, logged: u64) {
         if self.starts.back() != Some(&incarnation) {

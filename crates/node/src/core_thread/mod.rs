@@ -42,7 +42,7 @@ use admin::AdminRequests;
 use healing::Healing;
 use host::NodeHost;
 use lag::LagClock;
-use onetrip_core::consensus::{Config, Role};
+use onetrip_core::consensus::Config;
 use onetrip_core::parts::PartSizes;
 use onetrip_core::replica::{Host, Replica, Settings};
 use onetrip_core::router::AgentEvent;
@@ -381,7 +381,7 @@ impl CoreThread {
         self.replica.stop(&mut self.host);
         self.advance()?;
         let deadline = Instant::now() + HAND_OVER_WAIT;
-        while self.replica.consensus.leadership().role == Role::Leader {
+        while self.replica.consensus.is_handing_over() {
             let Ok(event) = events.recv_timeout(deadline.saturating_duration_since(Instant::now())) else { break };
             self.handle(event)?;
             self.advance()?;
