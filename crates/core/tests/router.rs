@@ -44,6 +44,15 @@ impl Log for NoLog {
     }
 }
 
+/// A router of node 1 with the connection of one backend.
+fn with_a_backend(context: &mut Context<'_, NoLog>) -> (Router<Wire>, ConnId, Arc<Wire>) {
+    let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
+    let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
+    let hello = Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
+    router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, context).unwrap();
+    (router, conn, wire)
+}
+
 /// Goal: PostgreSQL never shows an entry without those before it.  Method: a backend sends its proposal again after its
 /// node has gone on from another node's checkpoint, whose committed indexes begin after that entry.
 #[test]
@@ -68,11 +77,7 @@ fn a_verdict_whose_place_is_not_known_is_not_told() {
             tick: 0,
             now: Duration::ZERO,
         };
-        let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
-        let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
-        let hello =
-            Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
-        router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, &mut context).unwrap();
+        let (mut router, conn, wire) = with_a_backend(&mut context);
         let raw = Entry::encode(&txn(2), &[], b"");
         let again = AgentEvent::Propose { conn, txn: txn(2), raw, permit: None };
         assert!(router.handle(again, &mut context).unwrap().is_none());
@@ -114,10 +119,7 @@ fn who_asked_what_a_checkpoint_tells_is_told() {
         tick: 0,
         now: Duration::ZERO,
     };
-    let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
-    let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
-    let hello = Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
-    router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, &mut context).unwrap();
+    let (mut router, conn, wire) = with_a_backend(&mut context);
     let cancel = router.handle(AgentEvent::Settle { conn, txn }, &mut context).unwrap();
     assert_eq!(cancel, Some(Entry::encode_cancel(&txn)));
     wire.0.lock().unwrap().clear();
@@ -153,16 +155,13 @@ fn what_has_lost_already_is_not_proposed() {
         tick: 0,
         now: Duration::ZERO,
     };
-    let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
-    let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
-    let hello = Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
-    router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, &mut context).unwrap();
+    let (mut router, conn, wire) = with_a_backend(&mut context);
     let (txn, raw) = of(1, 1, 0);
     let propose = AgentEvent::Propose { conn, txn, raw, permit: None };
     assert!(router.handle(propose, &mut context).unwrap().is_none());
     let Some(Some(ToPostgres::Verdict(verdict))) = wire.0.lock().unwrap().pop() else { panic!("no verdict") };
     let told = (verdict.txn, verdict.outcome, verdict.at, verdict.other, verdict.key);
-    assert_eq!(told, (txn, VerdictOutcome::Conflict, zero, LogIndex(1), 0));
+    assert_eq!(told, (txn, VerdictOutcome::Conflict, LogIndex::ZERO, LogIndex(1), 0));
     assert!(!router.is_pending(&txn));
     let (txn, raw) = of(1, 2, 1);
     let propose = AgentEvent::Propose { conn, txn, raw: raw.clone(), permit: None };
@@ -337,11 +336,7 @@ fn what_is_left_out_and_proposed_again_is_no_success() {
             tick: 0,
             now: Duration::ZERO,
         };
-        let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
-        let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
-        let hello =
-            Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
-        router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, &mut context).unwrap();
+        let (mut router, conn, wire) = with_a_backend(&mut context);
         let raw = raw[left_out - 1].clone();
         let again = AgentEvent::Propose { conn, txn: proposed.txn, raw, permit: None };
         assert!(router.handle(again, &mut context).unwrap().is_none());
