@@ -47,8 +47,6 @@ pub(super) struct Timing {
     witness: bool,
     /// For each snapshot under way, how many ticks ago it left.
     snapshots: BTreeMap<NodeId, usize>,
-    /// Places for the leader, the best first.
-    places: Vec<NodeId>,
 }
 
 impl Timing {
@@ -67,7 +65,6 @@ impl Timing {
             preferred: false,
             witness: false,
             snapshots: BTreeMap::new(),
-            places: Vec::new(),
         }
     }
 }
@@ -86,7 +83,7 @@ impl<S: Storage> Consensus<S> {
 
     /// Which members the leader is best at, the best first; of several that the table prefers, the first is taken.
     pub fn set_places(&mut self, places: Vec<NodeId>) {
-        self.timing.places = places;
+        self.places = places;
     }
 
     /// If this node leads, `transferee` takes over as soon as it has the whole log.
@@ -228,7 +225,7 @@ impl<S: Storage> Consensus<S> {
         let voters = &self.conf.voters;
         let may_move = self.timing.not_to_preferred == 0;
         let preferred = voters.iter().filter(able).filter(|id| may_move && members.is_preferred(**id));
-        let place = |id: &&NodeId| self.timing.places.iter().position(|place| place == *id).unwrap_or(usize::MAX);
+        let place = |id: &&NodeId| self.places.iter().position(|place| place == *id).unwrap_or(usize::MAX);
         let preferred = preferred.min_by_key(place);
         if let Some(transferee) = preferred.copied().filter(|_| !members.is_preferred(me)) {
             return self.transfer_to(transferee);

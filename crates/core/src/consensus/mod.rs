@@ -234,6 +234,8 @@ pub struct Consensus<S: Storage> {
     /// How far each member's PostgreSQL is.
     positions: BTreeMap<NodeId, LogIndex>,
     timing: Timing,
+    /// Places for the leader, the best first.
+    places: Vec<NodeId>,
     /// A follower whose log matches up to here lacks little.
     near: LogIndex,
     /// The followers that are not near.
@@ -271,6 +273,7 @@ impl<S: Storage> Consensus<S> {
             incoming: None,
             positions: BTreeMap::new(),
             timing,
+            places: Vec::new(),
             near: LogIndex::ZERO,
             behind: BTreeMap::new(),
             notices: Notices::new(last),
