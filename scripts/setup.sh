@@ -10,8 +10,8 @@
 # bench: also ss, with which `make bench` counts packets.
 # clients: also the languages and drivers of `make test-clients` that Debian has, HAProxy and pgbouncer; a language that is
 # there already stays.
-# ecosystem: also what installs from PyPI, Maven and the proxy of Go modules for `make test-ecosystem`, and Ruby with Rails'
-# ActiveRecord.
+# ecosystem: also what installs from PyPI, Maven, npm and the proxy of Go modules for `make test-ecosystem`, and Ruby with
+# Rails' ActiveRecord.
 # console: also a browser for `make test-console`, and what makes its pictures small.
 # packages, image: also debootstrap and systemd-nspawn for `make test-packages`, buildah for `make image`.
 # lint, docs: also what `make lint` and `make docs` use; the extension is not built then.
@@ -69,6 +69,7 @@ case "${1:-}" in
         command -v go >/dev/null || wanted+=(golang-go)
         command -v javac >/dev/null || wanted+=(default-jdk-headless)
         command -v mvn >/dev/null || wanted+=(maven)
+        command -v npm >/dev/null || wanted+=(npm)
         ;;
     console)
         wanted+=(chromium pngquant)

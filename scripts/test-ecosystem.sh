@@ -4,7 +4,7 @@
 # equal.
 #
 #   scripts/test-ecosystem.sh [PROGRAM...]      all by default: django hibernate liquibase psycopg2 alembic sqlalchemy
-#                                               asyncpg pgx rails
+#                                               asyncpg pgx rails node
 #
 #   ONETRIP=FILE                this onetrip command (default: target/release/onetrip)
 #   ONETRIP_POSTGRES_BIN=DIR    PostgreSQL's programs, with the extension installed
@@ -275,6 +275,24 @@ rails_run() {
         -e 'File.readlines("files", chomp: true).each { |file| require "./#{file}" }' -- --seed 1
 }
 
+# ---- programs in JavaScript ----
+
+node=$packages/node
+node_prepare() {
+    ! cmp -s scripts/ecosystem/node/package.json "$node/package.json" || return 0
+    say "fetching packages from npm"
+    rm -rf "$node"
+    mkdir -p "$node/new"
+    cp scripts/ecosystem/node/package.json "$node/new"
+    (cd "$node/new" && npm install --silent --no-audit --no-fund --no-package-lock)
+    mv "$node/new/"* "$node"
+}
+node_run() {
+    # A module finds its packages beside itself.
+    cp "$root/scripts/ecosystem/node/"*.mjs "$node"
+    node "$node/main.mjs"
+}
+
 # ---- all of it ----
 
 # run PROGRAM SYSTEM: leaves the results in $dir/PROGRAM/SYSTEM.tsv: test, outcome, what it said.
@@ -330,7 +348,7 @@ compare() {
     fi
     # What is ours must pass on a plain server.
     case $program in
-    hibernate | liquibase)
+    hibernate | liquibase | node)
         ! grep -P '\tfailed\t' "$work/plain.tsv" || { wrong=1; say "$program: failed on the plain server"; }
         ;;
     esac
@@ -342,7 +360,7 @@ said() {
     awk -F '\t' -v test="$2" '$1 == test && $2 == "failed" {print $3; exit}' "$1"
 }
 
-all=(django hibernate liquibase psycopg2 alembic sqlalchemy asyncpg pgx rails)
+all=(django hibernate liquibase psycopg2 alembic sqlalchemy asyncpg pgx rails node)
 programs=("$@")
 [ ${#programs[@]} -gt 0 ] || programs=("${all[@]}")
 for program in "${programs[@]}"; do
@@ -361,7 +379,7 @@ for program in "${programs[@]}"; do
     chmod 755 "$work/onetrip"
     "${program}_prepare"
     case $program in
-    hibernate | liquibase) init_options=() ;;
+    hibernate | liquibase | node) init_options=() ;;
     # One region writes, and tests want keys 1, 2, 3.
     *) init_options=(--dense-sequences) ;;
     esac
