@@ -14,7 +14,7 @@ BUILD_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs lint-monitoring bench bench-node bench-failover bench-clients bench-return bench-rows bench-heap clean
+.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs lint-monitoring bench bench-node bench-failover bench-clients bench-return bench-rows bench-heap clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -32,6 +32,8 @@ help:
 	@echo "make torture real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)"
 	@echo "make values  checks that values of every type, made by functions, end up the same in three regions (SECONDS=60; SEED=n; ARGS=--help)"
 	@echo "make poison  checks that random DDL, rows, roles, functions and values of every type from three regions at once end up the same (SECONDS=60; SEED=n; ARGS=--help)"
+	@echo "make pairs   has every feature of PostgreSQL meet every other, in one transaction, in two, and at once in two regions, and"
+	@echo "             compares what comes of it with PostgreSQL (SECONDS=60; SEED=n; ARGS=--help)"
 	@echo "make test-clients  drivers of five languages: the programs in docs/clients against three regions, one of which is killed;"
 	@echo "             the same through pgbouncer and HAProxy, with the files in docs/clients"
 	@echo "make test-console  the console in a real browser: three regions with load, one of which is killed (PICTURES=folder keeps screenshots)"
@@ -44,7 +46,7 @@ help:
 	@echo "             differs must be listed in docs/census/pg-regress.tsv (15 minutes; ARGS=isolation for one suite;"
 	@echo "             ARGS=--write writes the list)"
 	@echo "make test-ecosystem  other people's programs and their tests (Django, Hibernate, Liquibase, psycopg2, Alembic,"
-	@echo "             SQLAlchemy, asyncpg, pgx, Rails), in a region and on a plain server; what differs must be listed in"
+	@echo "             SQLAlchemy, asyncpg, pgx, Rails, Knex, TypeORM), in a region and on a plain server; what differs must be listed in"
 	@echo "             docs/census/ecosystem.tsv (an hour; ARGS=django)"
 	@echo "make lint    every check that runs no test: format, clippy and C warnings (PostgreSQL 15, 17 and 18),"
 	@echo "             directions of includes and of dependencies, licenses and vulnerabilities of libraries, scripts, pages and their links,"
@@ -114,7 +116,7 @@ demo: setup
 
 # All of these use one profile, so that nothing is built twice.  It has no link-time optimization, which would make the build
 # of each of the many test programs slower.
-test test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz: export CARGO_PROFILE_RELEASE_LTO = off
+test test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz: export CARGO_PROFILE_RELEASE_LTO = off
 test: test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes test-contrib
 
 test-rust: setup
@@ -129,10 +131,10 @@ test-extension: setup
 test-sanitizers: setup
 	$(MAKE) --no-print-directory -C extension PG_CONFIG=$(PG_CONFIG) check-asan
 
-# Each test runs three nodes and three PostgreSQL servers, so tests run one at a time.  The command as it is shipped comes first.
+# Each test runs three nodes and three PostgreSQL servers, so only two run at a time.  The command as it is shipped comes first.
 test-cluster: setup-tests
 	cargo test --release --locked -p onetrip-cli --test '*' -- --test-threads=1
-	cargo test --release --locked -p onetrip-lab --test '*' -- --test-threads=1
+	cargo test --release --locked -p onetrip-lab --test '*' -- --test-threads=2
 
 # The commands of docs/quickstart.md, as they stand there.
 test-quickstart:
@@ -180,12 +182,16 @@ poison: setup-tests
 	cargo build --release --locked -p onetrip-lab --bins
 	@$(BUILD_DIR)/release/poison --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+pairs: setup
+	cargo build --release --locked -p onetrip-lab --bins
+	@$(BUILD_DIR)/release/pairs --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 # Fetches the suites from Debian's source package.
 pg-regress: setup
 	$(if $(ONETRIP),,cargo build --release --locked -p onetrip-cli)
 	@ONETRIP=$(or $(ONETRIP),$(BUILD_DIR)/release/onetrip) scripts/pg-regress.sh $(ARGS)
 
-# The registries are PyPI, Maven Central and the proxy of Go modules.
+# The registries are PyPI, Maven Central, npm and the proxy of Go modules.
 test-ecosystem:
 	@scripts/setup.sh ecosystem
 	$(if $(ONETRIP),,cargo build --release --locked -p onetrip-cli)

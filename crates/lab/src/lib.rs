@@ -8,6 +8,7 @@
 //! - [`cluster`]: a cluster of real nodes and PostgreSQL servers to start, kill and clean up
 //! - [`pgbench`]: runs pgbench and reads the latency of each transaction
 //! - [`trial`]: runs the statements that [`values`] and [`poison`] generate, whose outcome must be the same everywhere
+//! - [`pairs`]: every feature of PostgreSQL with every other, compared with [`plain`] PostgreSQL
 //! - [`torture`]: clusters under every kind of fault, and the proof that nothing was lost
 //! - [`fuzz`]: the fuzz targets, and what every input must show
 //! - [`traffic`]: how much TCP connections have carried
@@ -22,7 +23,9 @@ pub mod machine;
 mod membership;
 mod node_process;
 pub mod page;
+pub mod pairs;
 pub mod pgbench;
+pub mod plain;
 pub mod poison;
 pub mod postmaster;
 pub mod published;

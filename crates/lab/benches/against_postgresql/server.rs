@@ -3,17 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Context, Result};
-use nix::sys::signal::{kill, Signal};
-use nix::unistd::{chown, geteuid, Pid, User};
+use anyhow::{ensure, Result};
+use nix::unistd::Pid;
 use onetrip_lab::link::ClientLink;
-use onetrip_lab::ports::free_ports;
-use onetrip_lab::postmaster;
-use std::os::unix::process::CommandExt;
+use onetrip_lab::{plain, postmaster};
 use tokio_postgres::types::PgLsn;
 
 const START: Duration = Duration::from_secs(60);
@@ -40,7 +35,7 @@ impl Postgres {
         }
         // Together with the primary, these are a majority.
         let waits_for = standbys.len().div_ceil(2);
-        let client = primary.connect(primary.port).await?;
+        let client = primary.connect(primary.server.port()).await?;
         let names = format!("alter system set synchronous_standby_names = 'ANY {waits_for} (*)'");
         client.batch_execute(&names).await?;
         client.batch_execute("select pg_reload_conf()").await?;
@@ -60,11 +55,11 @@ impl Postgres {
 
     /// The port of the server that takes writes.
     pub fn port(&self) -> u16 {
-        self.primary.port
+        self.primary.server.port()
     }
 
     pub async fn connect(&self) -> Result<tokio_postgres::Client> {
-        self.primary.connect(self.primary.port).await
+        self.primary.connect(self.primary.server.port()).await
     }
 
     /// Connects to the primary through the link of a standby; `None` if there is no distance between them.
@@ -78,7 +73,7 @@ impl Postgres {
     /// Every process of every server.
     pub fn processes(&self) -> Vec<Pid> {
         let servers = std::iter::once(&self.primary).chain(&self.standbys);
-        servers.flat_map(|server| postmaster::processes(&server.data())).collect()
+        servers.flat_map(|server| postmaster::processes(&server.server.data())).collect()
     }
 
     /// The port at one end of each replication connection.
@@ -102,95 +97,50 @@ impl Postgres {
     }
 }
 
-/// A server in a folder that is removed with it.
+/// A server in a folder that is removed after it.
 struct Server {
-    folder: tempfile::TempDir,
-    port: u16,
-    child: Child,
+    server: plain::Server,
+    _folder: tempfile::TempDir,
     /// The link from a standby to its primary, if there is a distance.
     link: Option<ClientLink>,
 }
 
-fn as_server_user(program: &str) -> Result<Command> {
-    let mut command = Command::new(onetrip_lab::postgres_bin().join(program));
-    if geteuid().is_root() {
-        let user = User::from_name("postgres")?.context("find the user postgres")?;
-        command.uid(user.uid.as_raw()).gid(user.gid.as_raw()).current_dir("/");
-    }
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    Ok(command)
-}
+const SETTINGS: [&str; 2] = ["max_connections=200", "synchronous_commit=on"];
 
 fn make_folder() -> Result<tempfile::TempDir> {
     let folder = tempfile::Builder::new().prefix("onetrip-bench-").tempdir_in("/var/tmp")?;
-    if let Some(user) = User::from_name("postgres")?.filter(|_| geteuid().is_root()) {
-        chown(folder.path(), Some(user.uid), Some(user.gid))?;
-    }
+    plain::give(folder.path())?;
     Ok(folder)
 }
 
 impl Server {
     async fn start() -> Result<Server> {
         let folder = make_folder()?;
-        let initdb = ["-U", "postgres", "--encoding=UTF8", "--locale=C.UTF-8", "--auth=trust", "-D"];
-        let made = as_server_user("initdb")?.args(initdb).arg(folder.path().join("data")).status()?;
-        ensure!(made.success(), "initdb failed");
-        Server::serve(folder, None).await
+        let server = plain::Server::start(folder.path(), &SETTINGS).await?;
+        Ok(Server { server, _folder: folder, link: None })
     }
 
     async fn standby(&self, number: usize, round_trip: Duration) -> Result<Server> {
         let folder = make_folder()?;
-        let primary = SocketAddr::from(([127, 0, 0, 1], self.port));
+        let primary = SocketAddr::from(([127, 0, 0, 1], self.server.port()));
         let link = match round_trip {
             // There is no link between Onetrip's nodes in one place either.
             Duration::ZERO => None,
             _ => Some(ClientLink::start("127.0.0.1:0".parse()?, primary, round_trip)?),
         };
-        let port = link.as_ref().map_or(self.port, |link| link.address().port());
+        let port = link.as_ref().map_or(self.server.port(), |link| link.address().port());
         let primary = format!("host=127.0.0.1 port={port} user=postgres application_name=standby_{number}");
-        let made = as_server_user("pg_basebackup")?
+        let made = plain::as_server_user("pg_basebackup")?
             .args(["-R", "-c", "fast", "-d", &primary, "-D"])
             .arg(folder.path().join("data"))
             .status()?;
         ensure!(made.success(), "pg_basebackup failed");
-        Server::serve(folder, link).await
-    }
-
-    async fn serve(folder: tempfile::TempDir, link: Option<ClientLink>) -> Result<Server> {
-        let port = free_ports(1)?[0];
-        let child = as_server_user("postgres")?
-            .arg("-D")
-            .arg(folder.path().join("data"))
-            .args(["-p", &port.to_string(), "-c", "listen_addresses=127.0.0.1"])
-            .arg(format!("-cunix_socket_directories={}", folder.path().display()))
-            .args(["-c", "max_connections=200", "-c", "shared_buffers=128MB", "-c", "synchronous_commit=on"])
-            .spawn()?;
-        let server = Server { folder, port, child, link };
-        let deadline = Instant::now() + START;
-        while server.connect(port).await.is_err() {
-            ensure!(Instant::now() < deadline, "plain PostgreSQL did not start");
-            tokio::time::sleep(POLL).await;
-        }
-        Ok(server)
+        let server = plain::Server::serve(folder.path(), &SETTINGS).await?;
+        Ok(Server { server, _folder: folder, link })
     }
 
     /// Connects through the server's own port, or through that of a link to it.
     async fn connect(&self, port: u16) -> Result<tokio_postgres::Client> {
-        let conninfo = format!("host=127.0.0.1 port={port} user=postgres dbname=postgres");
-        let (client, connection) = tokio_postgres::connect(&conninfo, tokio_postgres::NoTls).await?;
-        tokio::spawn(connection);
-        Ok(client)
-    }
-
-    fn data(&self) -> PathBuf {
-        Path::join(self.folder.path(), "data")
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // The folder is removed after this, so nobody needs to know of an error.
-        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGQUIT);
-        let _ = self.child.wait();
+        plain::connect(&format!("host=127.0.0.1 port={port} user=postgres dbname=postgres")).await
     }
 }

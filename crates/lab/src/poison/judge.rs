@@ -34,7 +34,7 @@ pub async fn compare(cluster: &Cluster) -> Result<Option<String>> {
     Ok(None)
 }
 
-async fn dump(program: &str, arguments: &[&str], conninfo: &str) -> Result<String> {
+pub(crate) async fn dump(program: &str, arguments: &[&str], conninfo: &str) -> Result<String> {
     let value = |key: &str| {
         conninfo.split(' ').find_map(|part| part.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default().to_string()
     };
@@ -48,7 +48,7 @@ async fn dump(program: &str, arguments: &[&str], conninfo: &str) -> Result<Strin
 }
 
 /// The statements of a dump, each with how often it is there.
-fn parts(dump: &str) -> BTreeMap<String, usize> {
+pub(crate) fn parts(dump: &str) -> BTreeMap<String, usize> {
     let mut parts = BTreeMap::new();
     for part in dump.split("\n\n") {
         let text: Vec<&str> = part.lines().filter(|line| !line.starts_with("--")).collect();
@@ -61,7 +61,7 @@ fn parts(dump: &str) -> BTreeMap<String, usize> {
     parts
 }
 
-fn differing(one: &BTreeMap<String, usize>, other: &BTreeMap<String, usize>) -> Option<String> {
+pub(crate) fn differing(one: &BTreeMap<String, usize>, other: &BTreeMap<String, usize>) -> Option<String> {
     let only = |here: &BTreeMap<String, usize>, there: &BTreeMap<String, usize>| {
         here.iter().find(|(part, count)| there.get(*part) != Some(count)).map(|(part, _)| part.clone())
     };

@@ -95,8 +95,9 @@ async fn who_was_cut_off_is_as_late_as_it_is(lab: &Lab) {
     for other in [0, 1] {
         lab.cut_link(other, 2, true).await.expect("cut the link");
     }
-    lab.session(0).await.must("insert into t values (1)").await;
+    let writer = lab.session(0).await;
     let missed = Instant::now();
+    writer.must("insert into t values (1)").await;
     kill(worker, Signal::SIGSTOP).expect("SIGSTOP");
     // Others count from here too: what is told is older than two seconds.
     tokio::time::sleep(Duration::from_secs(4)).await;

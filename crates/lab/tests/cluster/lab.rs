@@ -1,7 +1,7 @@
 //! What the cluster tests share: a cluster whose logs are kept when a test fails, sessions that can tell why they
 //! ended, and waits for conditions.
 //!
-//! Invariant: one cluster at a time in this process, whatever the number of test threads.
+//! Invariant: two clusters at a time in this process, whatever the number of test threads.
 
 use std::future::{poll_fn, Future};
 use std::ops::{Deref, DerefMut};
@@ -15,12 +15,40 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use onetrip_lab::cluster::ClusterBuilder;
 use onetrip_lab::{Cluster, Topology};
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::{Client, NoTls};
 
-static ONE_AT_A_TIME: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
+/// These run alone: they measure times that a second cluster would change, or leave it no room.
+const ALONE: &[&str] = &[
+    "census_catalogs",
+    "cluster_view",
+    "everywhere",
+    "fairness",
+    "fresh",
+    "grouped_apply",
+    "grouped_lock",
+    "lease_clocks",
+    "leader_place",
+    "leases",
+    "nothing_deadlocks",
+    "parts",
+    "pgbench",
+    "poison",
+    "rehearsal",
+    "rehearsal_away",
+    "rehearsal_behind",
+    "rehearsal_way",
+    "run_again",
+    "torture",
+    "traces",
+    "transfers",
+    "values",
+];
+const CLUSTERS: u32 = 2;
+/// Tests wait for most of their time, so two have room on two cores.
+static TWO_AT_A_TIME: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(CLUSTERS as usize)));
 
 /// Long enough for a busy machine; a test that needs it all is about to fail.
 pub const SOON: Duration = Duration::from_secs(30);
@@ -32,7 +60,7 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(90);
 pub struct Lab {
     name: &'static str,
     cluster: Cluster,
-    _turn: OwnedMutexGuard<()>,
+    _turn: OwnedSemaphorePermit,
 }
 
 impl Deref for Lab {
@@ -114,9 +142,10 @@ impl Drop for Lab {
     }
 }
 
-/// Waits until no other test has a cluster, and prints what the test is about.
-pub async fn turn(name: &str, about: &str) -> OwnedMutexGuard<()> {
-    let turn = Arc::clone(&ONE_AT_A_TIME).lock_owned().await;
+/// Waits until there is room for the clusters of this test, and prints what it is about.
+pub async fn turn(name: &str, about: &str) -> OwnedSemaphorePermit {
+    let room = if ALONE.contains(&name) { CLUSTERS } else { 1 };
+    let turn = Arc::clone(&TWO_AT_A_TIME).acquire_many_owned(room).await.expect("the semaphore is never closed");
     println!("{name}: {about}");
     turn
 }

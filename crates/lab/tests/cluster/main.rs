@@ -2,8 +2,8 @@
 //! run them.
 //!
 //! There is one test for each subject, and one file for subjects that are alike; `lab` contains what the tests share.
-//! Clusters are expensive, so one runs at a time, and the steps of a subject share it.  Several small subjects share
-//! one cluster too, and each of them fails by itself (`lab::Subjects`).  All tests are in one executable because
+//! Clusters are expensive, so two run at a time at most, and the steps of a subject share one.  Several small subjects
+//! share one cluster too, and each of them fails by itself (`lab::Subjects`).  All tests are in one executable because
 //! linking one is quicker than linking one for each file; `cargo test --release -p onetrip-lab --test cluster kill9`
 //! runs one file.
 //!
@@ -45,6 +45,7 @@ mod no_majority;
 mod nothing_deadlocks;
 mod notify;
 mod outcomes;
+mod pairs;
 mod partition;
 mod parts;
 mod poison;
