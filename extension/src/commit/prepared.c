@@ -13,7 +13,7 @@
  * prepared transaction outlives whatever server or region it came from.
  *
  * A transaction that has used no onetrip table is prepared by PostgreSQL, on
- * this server alone.
+ * this server alone, if it is set up to prepare any.
  *
  * Runs in backends, where the statement is run: its transaction can still be
  * rolled back then.  docs/decisions/2026-11-25-prepared-transactions.md says why.
@@ -308,6 +308,22 @@ prepared_wrap_prepare(void)
 }
 
 /*
+ * Whether the cluster is to keep the transaction.  One that has done nothing is
+ * PostgreSQL's, as one with tables of its own is, unless PostgreSQL prepares
+ * nothing: managers of transactions (XA) prepare whatever took part in one.
+ */
+static bool
+prepared_is_of_cluster(void)
+{
+	if (ot_commit_id_is_told())
+		return false;
+	if (!ot_write_set_is_empty() || ot_held_locks_need_keys())
+		return true;
+	return max_prepared_xacts == 0 && ot_held_locks_written_here() == NULL &&
+		ot_held_locks_foreign_table() == NULL && !ot_ddl_has_changed_here();
+}
+
+/*
  * Prepares the transaction in the cluster and rolls it back here.  false: it is
  * none that the cluster needs to know of.
  */
@@ -329,8 +345,9 @@ prepared_try(const char *gid)
 	AfterTriggerFireDeferred();
 	ot_check_unseen_writes();
 	ot_check_unseen_notifications();
-	if (ot_commit_id_is_told() || (ot_write_set_is_empty() && !ot_held_locks_need_keys()))
+	if (!prepared_is_of_cluster())
 		return false;
+	ot_write_set_touch();		/* there may be nothing in it */
 
 	if (strlen(gid) >= GID_BYTES_MAX)
 		ereport(ERROR,

@@ -112,9 +112,6 @@ BEGIN;
 UPDATE p SET v = 'prepared' WHERE id = 1;
 SELECT 1/0;
 PREPARE TRANSACTION 'failed';
-BEGIN;
-PREPARE TRANSACTION 'empty';
-\echo :LAST_ERROR_SQLSTATE
 PREPARE TRANSACTION 'no block';
 SELECT count(*) FROM onetrip.prepared_xacts;
 
@@ -264,11 +261,26 @@ ROLLBACK PREPARED 'clustered';
 SELECT v FROM p WHERE id = 1;
 SELECT count(*) FROM onetrip.prepared_xacts;
 
--- What has used no onetrip table is PostgreSQL's own, and is not allowed by its default.
+-- What has used other tables only is PostgreSQL's own, and is not allowed by its default.
 BEGIN;
 INSERT INTO p_local VALUES (1);
 PREPARE TRANSACTION 'local';
 \echo :LAST_ERROR_SQLSTATE
+
+-- What has done nothing is prepared all the same: transaction managers do that with whatever took part.
+BEGIN;
+PREPARE TRANSACTION 'nothing';
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+SELECT 1 AS one;
+SAVEPOINT s;
+PREPARE TRANSACTION 'nothing but a constant';
+BEGIN;
+PREPARE TRANSACTION 'nothing';
+\echo :LAST_ERROR_SQLSTATE
+SELECT gid FROM onetrip.prepared_xacts ORDER BY gid;
+COMMIT PREPARED 'nothing';
+ROLLBACK PREPARED 'nothing but a constant';
+SELECT count(*) FROM onetrip.prepared_xacts;
 
 -- The transaction's id has the outcome of PREPARE TRANSACTION; what COMMIT PREPARED cost is shown.
 BEGIN;

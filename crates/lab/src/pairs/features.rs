@@ -145,7 +145,7 @@ pub const FEATURES: &[Feature] = &[
     alone("index concurrently", "create index concurrently c_x on child (x)"),
     alone("reindex concurrently", "reindex index concurrently t_n"),
     alone("drop index concurrently", "drop index concurrently t_lower"),
-    within("cluster", "cluster t using t_n"),
+    within("cluster mark", "alter table t cluster on t_n"),
     within("table", "create table made (id int primary key, t int references t) ;; insert into made values (1, 3)"),
     within("table as", "create table copied as select * from nokey ;; insert into copied values (9, 'copied')"),
     within("table like", "create table alike (like t including all) ;; insert into alike select * from t"),
