@@ -232,9 +232,10 @@ pub struct Seat {
 }
 
 impl Seat {
-    pub fn new(conninfo: String, level: &str) -> Seat {
-        let prepare =
-            format!("{LIMITS}; set default_transaction_isolation = '{level}'; set session authorization pairs_user");
+    pub fn new(conninfo: String, level: &str, way: &str) -> Seat {
+        let prepare = format!(
+            "{LIMITS}; set default_transaction_isolation = '{level}'; {way}; set session authorization pairs_user"
+        );
         Seat { conninfo, prepare, client: None }
     }
 

@@ -36,6 +36,15 @@ const PAIRS_PER_ROUND: usize = 12;
 const ROLES: &str = "create role pairs_user createrole; create role pairs_other; grant pairs_other to pairs_user;
     grant set on parameter session_replication_role to pairs_user";
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
+/// Settings that change what others see and who waits, but no answer: each with how many round trips DDL takes with it
+/// that does not stand in line behind other regions' DDL.  PostgreSQL takes them for settings of the user's own.
+const WAYS: [(&str, &str); 5] = [
+    ("", "2"),
+    ("set onetrip.concurrency = locking", "1000"),
+    ("set onetrip.read = fresh", "3"),
+    ("set onetrip.statement_retries = 0", "2"),
+    ("set onetrip.commit_timeout = '20s'", "2"),
+];
 
 pub struct Options {
     pub trial: trial::Options,
@@ -132,8 +141,10 @@ impl Trial for Pairs<'_> {
     async fn round(&mut self, cluster: &Cluster, number: u64) -> Result<Vec<Finding>> {
         let first = number as usize * PAIRS_PER_ROUND;
         let pairs = &self.order[first.min(self.order.len())..(first + PAIRS_PER_ROUND).min(self.order.len())];
-        let level = LEVELS[self.options.trial.random(number).index(LEVELS.len())];
-        let mut round = Round::new(cluster, &self.plain, number, level);
+        let mut random = self.options.trial.random(number);
+        let level = LEVELS[random.index(LEVELS.len())];
+        let way = WAYS[random.index(WAYS.len())];
+        let mut round = Round::new(cluster, &self.plain, number, level, way);
         for (at, (first, second)) in pairs.iter().enumerate() {
             round.pair(first, second, at).await?;
         }
@@ -173,7 +184,9 @@ struct Round<'a> {
     cluster: &'a Cluster,
     plain: &'a Server,
     number: u64,
+    /// The isolation level, and one of [`WAYS`].
     level: &'static str,
+    way: (&'static str, &'static str),
     /// In regions a, b, and a again; then two in PostgreSQL.
     seats: Vec<Seat>,
     met: Vec<Met>,
@@ -183,16 +196,22 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn new(cluster: &'a Cluster, plain: &'a Server, number: u64, level: &'static str) -> Round<'a> {
+    fn new(
+        cluster: &'a Cluster,
+        plain: &'a Server,
+        number: u64,
+        level: &'static str,
+        way: (&'static str, &'static str),
+    ) -> Round<'a> {
         let places = [0, 1, 0].map(|region| cluster.node(region).conninfo());
         let places = places.into_iter().chain([plain.conninfo(), plain.conninfo()]);
-        let seats = places.map(|conninfo| Seat::new(conninfo, level)).collect();
+        let seats = places.map(|conninfo| Seat::new(conninfo, level, way.0)).collect();
         let (met, findings, refused, lost) = Default::default();
-        Round { cluster, plain, number, level, seats, met, findings, refused, lost }
+        Round { cluster, plain, number, level, way, seats, met, findings, refused, lost }
     }
 
     fn finding(&mut self, what: &str, pair: &str, message: String) {
-        let what = format!("{what} ({})", self.level);
+        let what = format!("{what} ({} {})", self.level, self.way.0);
         let (statement, type_name) = (pair.to_string(), String::new());
         self.findings.push(Finding { round: self.number, what, type_name, statement, message });
     }
@@ -259,7 +278,7 @@ impl<'a> Round<'a> {
         let number =
             format!("{}", u64::from(meeting.letter() as u8) + 1_000 * self.met.len() as u64 + 100_000 * self.number);
         self.seats[seats[0]].run("set onetrip.ack = applied_everywhere; reset onetrip.max_trips").await;
-        let made = self.seats[seats[0]].run(&SCHEMA.replace('Q', schema)).await;
+        let made = self.seats[seats[0]].run(&format!("begin; {}; commit", SCHEMA.replace('Q', schema))).await;
         anyhow::ensure!(matches!(made, Outcome::Rows(_)), "{schema} was not made: {made:?}");
         for seat in seats {
             self.seats[seat].run(&format!("set search_path = {schema}")).await;
@@ -269,11 +288,11 @@ impl<'a> Round<'a> {
         }
         // With a trip less, a transaction with DDL does not wait for those with DDL that other regions have open.
         let patience = match meeting.in_order() {
-            true => "set lock_timeout = '10s'; reset onetrip.max_trips",
-            false => "set lock_timeout = '100ms'; set onetrip.max_trips = 2",
+            true => "set lock_timeout = '10s'; reset onetrip.max_trips".to_string(),
+            false => format!("set lock_timeout = '100ms'; set onetrip.max_trips = {}", self.way.1),
         };
         for seat in seats {
-            self.seats[seat].run(patience).await;
+            self.seats[seat].run(&patience).await;
         }
         let mut said = Vec::new();
         for (who, statement) in meeting.script(first, second, schema, &number) {
@@ -332,7 +351,7 @@ impl<'a> Round<'a> {
             }
             let differs: Vec<String> = allowed.iter().filter_map(|state| judge::differing(state, left)).collect();
             let message = format!("{}\n    {}", differs.join("\n  or "), met.said);
-            let what = format!("{} ({}): another result than in PostgreSQL", met.meeting, self.level);
+            let what = format!("{} ({} {}): another result than in PostgreSQL", met.meeting, self.level, self.way.0);
             let (statement, type_name) = (met.pair.clone(), String::new());
             findings.push(Finding { round: self.number, what, type_name, statement, message });
         }
