@@ -27,6 +27,7 @@
 
 #include "access/twophase.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_type.h"
 #include "commands/async.h"
@@ -310,7 +311,9 @@ prepared_wrap_prepare(void)
 /*
  * Whether the cluster is to keep the transaction.  One that has done nothing is
  * PostgreSQL's, as one with tables of its own is, unless PostgreSQL prepares
- * nothing: managers of transactions (XA) prepare whatever took part in one.
+ * nothing: managers of transactions (XA) prepare whatever took part in one.  With
+ * a transaction id it has done something, if only locked a row: that would be
+ * lost.
  */
 static bool
 prepared_is_of_cluster(void)
@@ -319,8 +322,9 @@ prepared_is_of_cluster(void)
 		return false;
 	if (!ot_write_set_is_empty() || ot_held_locks_need_keys())
 		return true;
-	return max_prepared_xacts == 0 && ot_held_locks_written_here() == NULL &&
-		ot_held_locks_foreign_table() == NULL && !ot_ddl_has_changed_here();
+	return max_prepared_xacts == 0 && !TransactionIdIsValid(GetTopTransactionIdIfAny()) &&
+		ot_held_locks_written_here() == NULL && ot_held_locks_foreign_table() == NULL &&
+		!ot_ddl_has_changed_here();
 }
 
 /*
@@ -346,8 +350,12 @@ prepared_try(const char *gid)
 	ot_check_unseen_writes();
 	ot_check_unseen_notifications();
 	if (!prepared_is_of_cluster())
+	{
+		if (max_prepared_xacts > 0 && prepared_find(gid, &found))
+			prepared_raise_in_use(gid);
 		return false;
-	ot_write_set_touch();		/* there may be nothing in it */
+	}
+	ot_write_set_advance();		/* there may be nothing in it */
 
 	if (strlen(gid) >= GID_BYTES_MAX)
 		ereport(ERROR,
@@ -360,6 +368,7 @@ prepared_try(const char *gid)
 	if (prepared_find(gid, &found) || prepared_find_local(gid))
 		prepared_raise_in_use(gid);
 
+	ot_sequence_lock_used();
 	ot_large_object_capture_cuts();
 	ending.positions_at = ot_write_set_operations_length();
 	ot_held_locks_take_keys(&written);
@@ -446,7 +455,7 @@ static bool
 prepared_run(const TransactionStmt *stmt, ProcessUtilityContext context)
 {
 	if (!ot_preloaded || !IsUnderPostmaster || ot_is_apply_worker || !IsTransactionState() ||
-		!ot_in_replicated_database() || !OidIsValid(ot_access_method_oid()))
+		RecoveryInProgress() || !ot_in_replicated_database() || !OidIsValid(ot_access_method_oid()))
 		return false;
 	switch (stmt->kind)
 	{

@@ -280,6 +280,11 @@ PREPARE TRANSACTION 'nothing';
 SELECT gid FROM onetrip.prepared_xacts ORDER BY gid;
 COMMIT PREPARED 'nothing';
 ROLLBACK PREPARED 'nothing but a constant';
+-- What has a transaction id has done something, which only PostgreSQL could keep.
+BEGIN;
+SELECT pg_logical_emit_message(true, 'p', 'message') IS NOT NULL AS sent;
+PREPARE TRANSACTION 'message';
+\echo :LAST_ERROR_SQLSTATE
 SELECT count(*) FROM onetrip.prepared_xacts;
 
 -- The transaction's id has the outcome of PREPARE TRANSACTION; what COMMIT PREPARED cost is shown.

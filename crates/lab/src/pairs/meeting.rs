@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
+use anyhow::{ensure, Result};
 use tokio_postgres::Client;
 
 use super::features::Feature;
 use crate::plain::connect;
-use crate::trial::sql::{self, run as run_sql, Failure};
+use crate::trial::sql::{self, run_exactly, Failure};
 
 const FEATURE_NOT_SUPPORTED: &str = "0A000";
 /// What ends a transaction because of another one: a conflict, a deadlock, a lock that is not to be had.
-const LOST: [&str; 4] = ["40001", "40P01", "55P03", GONE];
+const LOST: [&str; 3] = ["40001", "40P01", "55P03"];
 /// The session was ended because of another transaction.
+const EVICTED: &str = " 40001 ";
 const GONE: &str = "the session was ended";
 const LIMITS: &str = "set statement_timeout = '20s'; set client_min_messages = error";
 
@@ -88,10 +90,10 @@ impl Meeting {
         }
     }
 
-    /// The statements, each with the session (0 or 1) that runs it.
-    pub fn script(self, first: &Feature, second: &Feature, schema: &str, number: &str) -> Vec<(usize, String)> {
+    /// The statements, as they stand in the pieces, each with the session (0 or 1) that runs it.
+    pub fn script(self, first: &Feature, second: &Feature) -> Vec<(usize, String)> {
         let of = |feature: &Feature, who: usize| -> Vec<(usize, String)> {
-            feature.statements(schema, number).into_iter().map(|statement| (who, statement)).collect()
+            feature.sql.split(" ;; ").map(|statement| (who, statement.to_string())).collect()
         };
         let one = |who: usize, statement: &str| vec![(who, statement.to_string())];
         let whole = |feature: &Feature, who: usize| match feature.alone {
@@ -102,7 +104,7 @@ impl Meeting {
             Nothing => Vec::new(),
             FirstOnly => whole(first, 0),
             SecondOnly => whole(second, 1),
-            Reversed => [whole(second, 0), whole(first, 1)].concat(),
+            Reversed => [whole(second, 1), whole(first, 0)].concat(),
             Apart => [whole(first, 0), whole(second, 1)].concat(),
             Together => [one(0, "begin"), of(first, 0), of(second, 0), one(0, "commit")].concat(),
             Undone => [
@@ -118,9 +120,9 @@ impl Meeting {
             Prepared => [
                 one(0, "begin"),
                 of(first, 0),
-                one(0, &format!("prepare transaction '{schema}'")),
+                one(0, "prepare transaction '#Q'"),
                 whole(second, 1),
-                one(1, &format!("commit prepared '{schema}'")),
+                one(1, "commit prepared '#Q'"),
             ]
             .concat(),
         }
@@ -128,28 +130,36 @@ impl Meeting {
 
     /// Of two at once, what may be left: what these meetings leave in PostgreSQL.  `Err`: an answer that neither order
     /// explains.
-    pub fn orders(self, said: &[Said], plain: &BTreeMap<Meeting, Vec<Said>>) -> Result<Vec<Meeting>, String> {
-        let decides = |said: &&Said| said.statement.starts_with("commit prepared");
-        let of = |who: usize| said.iter().filter(move |said| said.who == who && !decides(said));
-        let failed = |who: usize| {
-            let of_prepared = said.iter().filter(decides).filter(|_| who == 0);
-            of(who).chain(of_prepared).find(|said| !matches!(said.outcome, Outcome::Rows(_)))
+    pub fn orders(
+        self,
+        said: &[Said],
+        plain: &BTreeMap<Meeting, Vec<Said>>,
+    ) -> std::result::Result<Vec<Meeting>, String> {
+        // COMMIT PREPARED is the first one's, whoever runs it.
+        let by = |said: &Said| if said.key.starts_with("commit prepared") { 0 } else { said.who };
+        let failed = |who: usize| said.iter().find(|said| by(said) == who && !said.outcome.is_fine());
+        let fails = [failed(0), failed(1)];
+        let explained = |who: usize, said: &Said| {
+            let (alone, after) = [(FirstOnly, Reversed), (SecondOnly, Apart)][who];
+            let says =
+                |meeting: &Meeting| plain[meeting].iter().any(|other| other.key == said.key && other.alike(said));
+            says(&alone) || (fails[1 - who].is_none() && says(&after))
         };
-        let (first, second) = (failed(0), failed(1));
-        // One that fails must have lost, or fail in PostgreSQL alone or after the other one.
-        for (failed, alone, after) in [(first, FirstOnly, Reversed), (second, SecondOnly, Apart)] {
-            let Some(failed) = failed.filter(|failed| !failed.lost()) else { continue };
-            let known = |meeting: Meeting| {
-                plain[&meeting]
-                    .iter()
-                    .any(|said| said.statement == failed.statement && said.outcome.state() == failed.outcome.state())
+        for said in said {
+            let who = by(said);
+            // What follows an error is an error; whoever ends a transaction says nothing else.
+            let own =
+                !["begin", "commit", "commit prepared '#Q'", "prepare transaction '#Q'"].contains(&said.key.as_str());
+            let counts = match fails[who] {
+                Some(first) => std::ptr::eq(first, said),
+                None => own,
             };
-            if !known(alone) && !known(after) {
-                return Err(format!("an error that PostgreSQL has in no order: {failed}"));
+            if counts && !said.lost() && !explained(who, said) {
+                return Err(format!("an answer that PostgreSQL gives in no order: {said}"));
             }
         }
-        let succeeds = |meeting: Meeting| plain[&meeting].iter().all(|said| matches!(said.outcome, Outcome::Rows(_)));
-        match (first.is_none(), second.is_none()) {
+        let succeeds = |meeting: Meeting| plain[&meeting].iter().all(|said| said.outcome.is_fine());
+        match (fails[0].is_none(), fails[1].is_none()) {
             (true, true) => {
                 let orders: Vec<Meeting> = [Apart, Reversed].into_iter().filter(|order| succeeds(*order)).collect();
                 if orders.is_empty() {
@@ -172,6 +182,10 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    pub fn is_fine(&self) -> bool {
+        matches!(self, Outcome::Rows(_))
+    }
+
     pub fn state(&self) -> &str {
         match self {
             Outcome::Rows(_) => "",
@@ -185,6 +199,8 @@ impl Outcome {
 #[derive(Debug)]
 pub struct Said {
     pub who: usize,
+    /// The statement as it stands in the piece.
+    pub key: String,
     pub statement: String,
     pub outcome: Outcome,
 }
@@ -200,7 +216,10 @@ impl Said {
 
     pub fn own_refusal(&self) -> Option<&str> {
         match &self.outcome {
-            Outcome::Refused { state, message, file } if state == FEATURE_NOT_SUPPORTED && sql::of_onetrip(file) => {
+            // PostgreSQL refuses to prepare some of what Onetrip does, in the same words.
+            Outcome::Refused { state, message, file }
+                if state == FEATURE_NOT_SUPPORTED && (sql::of_onetrip(file) || self.key.starts_with("prepare ")) =>
+            {
                 Some(message.split(" / ").next().unwrap_or(message))
             }
             _ => None,
@@ -208,7 +227,10 @@ impl Said {
     }
 
     pub fn lost(&self) -> bool {
-        LOST.contains(&self.outcome.state())
+        match &self.outcome {
+            Outcome::Gone(why) => why.contains(EVICTED),
+            outcome => LOST.contains(&outcome.state()),
+        }
     }
 }
 
@@ -224,11 +246,12 @@ impl Display for Said {
     }
 }
 
-/// A session that is opened again when it was ended.
+/// A session.  One that was ended answers nothing more until the next meeting.
 pub struct Seat {
     conninfo: String,
     prepare: String,
     client: Option<Client>,
+    gone: bool,
 }
 
 impl Seat {
@@ -236,34 +259,41 @@ impl Seat {
         let prepare = format!(
             "{LIMITS}; set default_transaction_isolation = '{level}'; {way}; set session authorization pairs_user"
         );
-        Seat { conninfo, prepare, client: None }
+        Seat { conninfo, prepare, client: None, gone: false }
+    }
+
+    /// Forgets whatever the session has of the last meeting, or opens another one.
+    pub async fn sit_down(&mut self) -> Result<()> {
+        self.gone = false;
+        if self.client.is_some() {
+            for statement in ["rollback", "close all; deallocate all; discard temp"] {
+                self.run(statement).await;
+            }
+        }
+        if self.gone || self.client.is_none() {
+            let client = connect(&self.conninfo).await?;
+            sql::rows(&client, &self.prepare).await?;
+            (self.client, self.gone) = (Some(client), false);
+        }
+        Ok(())
     }
 
     pub async fn run(&mut self, statement: &str) -> Outcome {
-        if self.client.is_none() {
-            match connect(&self.conninfo).await {
-                Ok(client) => match run_sql(&client, &self.prepare).await {
-                    Ok(_) => self.client = Some(client),
-                    Err(failure) => return Outcome::Gone(failure.to_string()),
-                },
-                Err(why) => return Outcome::Gone(format!("{why:#}")),
-            }
-        }
-        let Some(client) = &self.client else { return Outcome::Gone("no session".to_string()) };
-        match run_sql(client, statement).await {
+        let Some(client) = &self.client else { return Outcome::Gone("there is no session any more".to_string()) };
+        match run_exactly(client, statement).await {
             Ok(rows) => Outcome::Rows(rows),
             Err(Failure::Refused { state, message, file }) => Outcome::Refused { state, message, file },
             Err(failure) => {
-                self.client = None;
+                (self.client, self.gone) = (None, true);
                 Outcome::Gone(failure.to_string())
             }
         }
     }
 
-    /// Forgets whatever the session has of a meeting.
-    pub async fn leave(&mut self) {
-        for statement in ["rollback", "close all; deallocate all; discard temp"] {
-            self.run(statement).await;
-        }
+    /// Runs what must succeed.
+    pub async fn must(&mut self, statement: &str) -> Result<()> {
+        let outcome = self.run(statement).await;
+        ensure!(outcome.is_fine(), "{statement}: {outcome:?}");
+        Ok(())
     }
 }

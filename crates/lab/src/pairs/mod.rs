@@ -17,8 +17,9 @@ mod features;
 mod meeting;
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use tokio_postgres::Client;
 
 use crate::plain::Server;
@@ -29,21 +30,28 @@ use crate::trial::standing::{converge, crashes};
 use crate::trial::{self, Finding, Trial};
 use crate::Cluster;
 use features::{Feature, FEATURES, SCHEMA};
-use meeting::{Meeting, Outcome, Said, Seat};
+use meeting::{Meeting, Said, Seat};
 
 /// How many pairs a round has: it compares dumps once.
 const PAIRS_PER_ROUND: usize = 12;
 const ROLES: &str = "create role pairs_user createrole; create role pairs_other; grant pairs_other to pairs_user;
     grant set on parameter session_replication_role to pairs_user";
+const TRIES_MAX: usize = 20;
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
+/// At other levels than READ COMMITTED it wants a BEGIN, which a procedure that commits has not.
+const FRESH: &str = "set onetrip.read = fresh";
+/// Refusals that are meant to be: what a prepared transaction cannot bring back.
+const REFUSALS: &str = "cannot PREPARE a transaction that has ";
+/// What has to be done when the regions have converged: indexes are built, for example.
+const JOBS: Duration = Duration::from_secs(60);
 /// Settings that change what others see and who waits, but no answer: each with how many round trips DDL takes with it
 /// that does not stand in line behind other regions' DDL.  PostgreSQL takes them for settings of the user's own.
 const WAYS: [(&str, &str); 5] = [
     ("", "2"),
     ("set onetrip.concurrency = locking", "1000"),
-    ("set onetrip.read = fresh", "3"),
+    (FRESH, "1000"),
     ("set onetrip.statement_retries = 0", "2"),
-    ("set onetrip.commit_timeout = '20s'", "2"),
+    ("set onetrip.commit_timeout = '15s'", "2"),
 ];
 
 pub struct Options {
@@ -63,6 +71,8 @@ pub struct Report {
     pub refused: BTreeMap<String, usize>,
     /// What ended transactions that met others at once, by SQLSTATE.
     pub lost: BTreeMap<String, usize>,
+    /// How many pairs were both committed, by how they met at once.
+    pub both: BTreeMap<String, usize>,
     pub findings: Vec<Finding>,
 }
 
@@ -76,13 +86,14 @@ impl Report {
             counts.iter().map(|(what, count)| format!("\n  {count:6}  {what}")).collect::<String>()
         };
         format!(
-            "{} pairs of {} features in {} rounds met {} times\nrefused by Onetrip:{}\nlost to the other one at once:{}\n{} findings",
+            "{} pairs of {} features in {} rounds met {} times\nrefused by Onetrip:{}\nlost to the other one at once:{}\nboth committed:{}\n{} findings",
             self.pairs,
             FEATURES.len(),
             self.rounds,
             self.meetings,
             list(&self.refused),
             list(&self.lost),
+            list(&self.both),
             self.findings.len(),
         )
     }
@@ -101,25 +112,42 @@ pub async fn run(options: &Options) -> Result<Report> {
     let plain = Server::start(&folder, &["max_prepared_transactions=10", "fsync=off"]).await?;
     sql::rows(&plain.connect().await?, ROLES).await?;
     sql::rows(&plain.connect().await?, "grant create on database postgres to pairs_user").await?;
-    let order = order(options);
+    let order = order(options.trial.seed);
     let mut pairs = Pairs { options, order, plain, report: Report::default() };
     let (rounds, findings) = trial::run(&mut pairs, &options.trial).await?;
-    Ok(Report { rounds, findings, ..pairs.report })
+    let mut report = Report { rounds, findings, ..pairs.report };
+    ensure!(report.pairs > 0, "there is no such pair");
+    // If they lose each time, nothing is shown by what is left.
+    if report.findings.is_empty() && report.meetings > 150 && (report.both.len() < 3 || report.lost.is_empty()) {
+        report.findings.push(Finding {
+            round: rounds,
+            what: "of two at once never both are committed, or never one loses".to_string(),
+            type_name: String::new(),
+            statement: String::new(),
+            message: format!("both committed: {:?}, lost: {:?}", report.both, report.lost),
+        });
+    }
+    Ok(report)
 }
 
-/// All pairs, in an order that is drawn from the seed.
-fn order(options: &Options) -> Vec<(&'static Feature, &'static Feature)> {
-    let wanted = |name: &str| options.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
-    let mut order: Vec<_> = FEATURES
-        .iter()
-        .flat_map(|first| FEATURES.iter().map(move |second| (first, second)))
-        .filter(|(first, second)| wanted(first.name) || wanted(second.name))
-        .collect();
-    let mut random = Random::new(options.trial.seed);
-    for at in (1..order.len()).rev() {
-        order.swap(at, random.index(at + 1));
-    }
-    order
+/// All pairs, in an order that is drawn from the seed; the first ones have each feature twice.
+fn order(seed: u64) -> Vec<(&'static Feature, &'static Feature)> {
+    let mut random = Random::new(seed);
+    let mut shuffled = |count: usize| {
+        let mut all: Vec<usize> = (0..count).collect();
+        for at in (1..count).rev() {
+            all.swap(at, random.index(at + 1));
+        }
+        all
+    };
+    let (firsts, steps) = (shuffled(FEATURES.len()), shuffled(FEATURES.len()));
+    // The second of a pair is so many places behind the first one.
+    let pair = |step: usize, at: usize| (&FEATURES[firsts[at]], &FEATURES[firsts[(at + step) % FEATURES.len()]]);
+    steps
+        .into_iter()
+        .flat_map(|step| (0..FEATURES.len()).map(move |at| (step, at)))
+        .map(|(step, at)| pair(step, at))
+        .collect()
 }
 
 impl Trial for Pairs<'_> {
@@ -140,10 +168,16 @@ impl Trial for Pairs<'_> {
 
     async fn round(&mut self, cluster: &Cluster, number: u64) -> Result<Vec<Finding>> {
         let first = number as usize * PAIRS_PER_ROUND;
-        let pairs = &self.order[first.min(self.order.len())..(first + PAIRS_PER_ROUND).min(self.order.len())];
+        let wanted =
+            |feature: &Feature| self.options.only.as_ref().is_none_or(|only| feature.name.contains(only.as_str()));
+        let pairs: Vec<_> = self.order.iter().skip(first).take(PAIRS_PER_ROUND).collect();
+        let pairs: Vec<_> = pairs.into_iter().filter(|(first, second)| wanted(first) || wanted(second)).collect();
         let mut random = self.options.trial.random(number);
         let level = LEVELS[random.index(LEVELS.len())];
-        let way = WAYS[random.index(WAYS.len())];
+        let mut way = WAYS[random.index(WAYS.len())];
+        if way.0 == FRESH && level != LEVELS[0] {
+            way = WAYS[0];
+        }
         let mut round = Round::new(cluster, &self.plain, number, level, way);
         for (at, (first, second)) in pairs.iter().enumerate() {
             round.pair(first, second, at).await?;
@@ -161,7 +195,8 @@ impl Trial for Pairs<'_> {
         }
         self.report.pairs += pairs.len();
         self.report.meetings += round.met.len();
-        for (counts, more) in [(&mut self.report.refused, round.refused), (&mut self.report.lost, round.lost)] {
+        let Report { refused, lost, both, .. } = &mut self.report;
+        for (counts, more) in [(refused, round.refused), (lost, round.lost), (both, round.both)] {
             for (what, count) in more {
                 *counts.entry(what).or_default() += count;
             }
@@ -193,6 +228,7 @@ struct Round<'a> {
     findings: Vec<Finding>,
     refused: BTreeMap<String, usize>,
     lost: BTreeMap<String, usize>,
+    both: BTreeMap<String, usize>,
 }
 
 impl<'a> Round<'a> {
@@ -206,8 +242,8 @@ impl<'a> Round<'a> {
         let places = [0, 1, 0].map(|region| cluster.node(region).conninfo());
         let places = places.into_iter().chain([plain.conninfo(), plain.conninfo()]);
         let seats = places.map(|conninfo| Seat::new(conninfo, level, way.0)).collect();
-        let (met, findings, refused, lost) = Default::default();
-        Round { cluster, plain, number, level, way, seats, met, findings, refused, lost }
+        let (met, findings, refused, lost, both) = Default::default();
+        Round { cluster, plain, number, level, way, seats, met, findings, refused, lost, both }
     }
 
     fn finding(&mut self, what: &str, pair: &str, message: String) {
@@ -224,6 +260,11 @@ impl<'a> Round<'a> {
         let mut plain = BTreeMap::new();
         for meeting in Meeting::PLAIN.into_iter().filter(|meeting| meeting.possible(first, second)) {
             let said = self.meet(meeting, first, second, &schema(meeting), [3, 4]).await?;
+            let broken = said.iter().find(|said| meeting == Meeting::FirstOnly && !said.outcome.is_fine());
+            if let Some(broken) = broken.filter(|_| !first.fails()) {
+                let message = broken.to_string();
+                self.finding("a piece that does not work in PostgreSQL", &pair, message);
+            }
             plain.insert(meeting, said);
         }
         for meeting in Meeting::CLUSTER.into_iter().filter(|meeting| meeting.possible(first, second)) {
@@ -239,6 +280,9 @@ impl<'a> Round<'a> {
             };
             if let Some(refusal) = said.iter().find_map(Said::own_refusal) {
                 *self.refused.entry(refusal.to_string()).or_default() += 1;
+                if !refusal.starts_with(REFUSALS) {
+                    self.finding(&format!("{meeting}: refused"), &pair, met.said.clone());
+                }
             } else if meeting.in_order() {
                 met.may_leave.push(schema(meeting));
                 for (said, plain) in said.iter().zip(&plain[&meeting]) {
@@ -251,7 +295,12 @@ impl<'a> Round<'a> {
                 }
             } else {
                 match meeting.orders(&said, &plain) {
-                    Ok(orders) => met.may_leave.extend(orders.into_iter().map(schema)),
+                    Ok(orders) => {
+                        if orders.iter().any(|order| matches!(order, Meeting::Apart | Meeting::Reversed)) {
+                            *self.both.entry(meeting.to_string()).or_default() += 1;
+                        }
+                        met.may_leave.extend(orders.into_iter().map(schema));
+                    }
                     Err(why) => {
                         let message = format!("{why}\n    {}", met.said);
                         self.finding(&format!("{meeting}: {why}"), &pair, message);
@@ -277,30 +326,42 @@ impl<'a> Round<'a> {
     ) -> Result<Vec<Said>> {
         let number =
             format!("{}", u64::from(meeting.letter() as u8) + 1_000 * self.met.len() as u64 + 100_000 * self.number);
-        self.seats[seats[0]].run("set onetrip.ack = applied_everywhere; reset onetrip.max_trips").await;
-        let made = self.seats[seats[0]].run(&format!("begin; {}; commit", SCHEMA.replace('Q', schema))).await;
-        anyhow::ensure!(matches!(made, Outcome::Rows(_)), "{schema} was not made: {made:?}");
         for seat in seats {
-            self.seats[seat].run(&format!("set search_path = {schema}")).await;
+            self.seats[seat].sit_down().await?;
         }
-        if meeting != Meeting::Apart {
-            self.seats[seats[0]].run("reset onetrip.ack").await;
+        let of_cluster = seats[0] < 3;
+        let maker = &mut self.seats[seats[0]];
+        maker.must("set onetrip.ack = applied_everywhere; reset onetrip.max_trips; set lock_timeout = '10s'").await?;
+        let make = format!("begin; {}; commit", SCHEMA.replace('Q', schema));
+        let mut tries = 0;
+        while let Err(why) = maker.must(&make).await {
+            tries += 1;
+            ensure!(tries < TRIES_MAX, "{schema} was not made: {why:#}");
+            maker.sit_down().await?;
         }
+        maker.must("reset onetrip.ack").await?;
         // With a trip less, a transaction with DDL does not wait for those with DDL that other regions have open.
         let patience = match meeting.in_order() {
             true => "set lock_timeout = '10s'; reset onetrip.max_trips".to_string(),
             false => format!("set lock_timeout = '100ms'; set onetrip.max_trips = {}", self.way.1),
         };
         for seat in seats {
-            self.seats[seat].run(&patience).await;
+            self.seats[seat].must(&format!("set search_path = {schema}; {patience}")).await?;
         }
-        let mut said = Vec::new();
-        for (who, statement) in meeting.script(first, second, schema, &number) {
+        let mut said: Vec<Said> = Vec::new();
+        for (who, key) in meeting.script(first, second) {
+            // What one region has answered, another one shows a moment later.
+            if of_cluster && meeting == Meeting::Apart && said.last().is_some_and(|last| last.who != who) {
+                converge(self.cluster).await.map_err(|stuck| anyhow::anyhow!("{}", stuck.message))?;
+            }
+            let statement = key.replace("#N", &number).replace("#Q", schema);
             let outcome = self.seats[seats[who]].run(&statement).await;
-            said.push(Said { who, statement, outcome });
+            said.push(Said { who, key, statement, outcome });
         }
-        for seat in seats {
-            self.seats[seat].leave().await;
+        if meeting == Meeting::Prepared {
+            // If it could not be committed, it would be in the way of others.
+            self.seats[seats[1]].sit_down().await?;
+            self.seats[seats[1]].run(&format!("rollback prepared '{schema}'")).await;
         }
         Ok(said)
     }
@@ -328,9 +389,47 @@ impl<'a> Round<'a> {
             let region = self.cluster.node(stuck.region).region();
             return Ok(found("a region stands still", format!("region {region}: {}", stuck.message)));
         }
+        let errors = self.internal_errors();
+        if !errors.is_empty() {
+            return Ok(found("an internal error", errors));
+        }
+        if let Some(jobs) = self.jobs().await? {
+            return Ok(found("a job does not end", jobs));
+        }
         match judge::compare(self.cluster).await? {
             Some(differs) => Ok(found("regions differ", shortened(&differs, 3_000))),
             None => Ok(Vec::new()),
+        }
+    }
+
+    /// What the servers have logged with SQLSTATE XX000.
+    fn internal_errors(&self) -> String {
+        let mut found = Vec::new();
+        for node in self.cluster.nodes() {
+            let log = std::fs::read(node.folder().join("postgres.log")).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            found.extend(log.lines().filter(|line| line.contains(" XX000 ")).map(|line| shortened(line, 300)));
+        }
+        found.join("\n")
+    }
+
+    /// Waits until all jobs have ended, without which regions differ: for example, indexes that are not built.
+    async fn jobs(&self) -> Result<Option<String>> {
+        let began = Instant::now();
+        loop {
+            let mut under_way = Vec::new();
+            for region in 0..self.cluster.nodes().len() {
+                let jobs = "select format('%s', j) from onetrip.jobs j where state not in ('done', 'failed')";
+                under_way.extend(sql::rows(&self.cluster.connect(region).await?, jobs).await?.concat());
+            }
+            if under_way.is_empty() {
+                converge(self.cluster).await.map_err(|stuck| anyhow::anyhow!("{}", stuck.message))?;
+                return Ok(None);
+            }
+            if began.elapsed() > JOBS {
+                return Ok(Some(under_way.join("\n")));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
@@ -374,16 +473,25 @@ fn states(dump: &str) -> BTreeMap<String, State> {
     for (part, count) in judge::parts(dump) {
         let Some(schema) = schema_of(&part) else { continue };
         let part = part.replace(&schema, "q");
-        // The values of sequences are shared out among regions, and a row of such a table contains one.
-        let own_values = ["SELECT pg_catalog.setval(", "INSERT INTO q.numbered "];
-        if own_values.iter().any(|beginning| part.starts_with(beginning)) {
+        // The values of sequences are shared out among regions.
+        if part.starts_with("SELECT pg_catalog.setval(") {
             continue;
         }
-        let mut lines: Vec<&str> = part.lines().collect();
-        lines.sort_unstable();
+        let mut lines: Vec<String> = part.lines().map(str::to_string).collect();
+        if part.starts_with("INSERT INTO q.numbered ") {
+            lines.iter_mut().for_each(|line| *line = without_numbers(line));
+        }
+        if part.starts_with("INSERT ") {
+            lines.sort_unstable();
+        }
         *states.entry(schema).or_default().entry(lines.join("\n")).or_default() += count;
     }
     states
+}
+
+/// A row of `numbered` by its text alone: the other two values are from sequences.
+fn without_numbers(line: &str) -> String {
+    line.rsplit_once(", ").map_or(line, |(_, text)| text).to_string()
 }
 
 /// The first name of the form `q12t` in a text.
@@ -401,13 +509,15 @@ fn schema_of(text: &str) -> Option<String> {
 async fn clean_up(admin: &Client) -> Result<()> {
     let drops = "select format('drop publication %I', pubname) from pg_publication
         union all select format('select lo_unlink(%s)', oid) from pg_largeobject_metadata
+        union all select format('rollback prepared %L', gid) from pg_prepared_xacts
         union all select format('drop schema %I cascade', nspname) from pg_namespace where nspname ~ '^q[0-9]'";
     for row in sql::rows(admin, drops).await? {
         let mut tries = 0;
         while let Err(failure) = run_sql(admin, &row[0]).await {
             tries += 1;
             let lost = matches!(&failure, Failure::Refused { state, .. } if state == "40001" || state == "55P03");
-            anyhow::ensure!(lost && tries < 20, "{}: {failure}", row[0]);
+            ensure!(lost && tries < TRIES_MAX, "{}: {failure}", row[0]);
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
     Ok(())

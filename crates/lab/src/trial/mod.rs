@@ -1,6 +1,6 @@
-//! Runs the generators of [`crate::values`] and [`crate::poison`]: starts a cluster, runs rounds that are drawn from a
-//! seed, and collects what they find.  A round that finds something ends the run; with `explore`, the run continues
-//! with a new cluster.
+//! Runs the generators of [`crate::values`], [`crate::poison`] and [`crate::pairs`]: starts a cluster, runs rounds that
+//! are drawn from a seed, and collects what they find.  A round that finds something ends the run; with `explore`, the
+//! run continues with a new cluster.
 //!
 //! - [`sql`]: runs statements, with a limit on every wait
 //! - [`standing`]: at which entry each region is, and which region is stuck

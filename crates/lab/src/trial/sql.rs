@@ -152,7 +152,31 @@ impl std::fmt::Display for Failure {
     }
 }
 
+/// The rows, as text; null is an empty one.
 pub async fn run(client: &Client, sql: &str) -> Result<Vec<Vec<String>>, Failure> {
+    Ok(answer(client, sql).await?.into_iter().filter_map(|message| row(&message, "")).collect())
+}
+
+/// Everything that the server answers: rows, in which null is `\N`, and how many rows each statement was about.
+pub async fn run_exactly(client: &Client, sql: &str) -> Result<Vec<Vec<String>>, Failure> {
+    let said = answer(client, sql).await?.into_iter().filter_map(|message| match message {
+        SimpleQueryMessage::CommandComplete(rows) => Some(vec![format!("{rows} rows")]),
+        message => row(&message, "\\N"),
+    });
+    Ok(said.collect())
+}
+
+fn row(message: &SimpleQueryMessage, null: &str) -> Option<Vec<String>> {
+    let SimpleQueryMessage::Row(row) = message else { return None };
+    // After a change of client_encoding a value may not be UTF-8, and is not shown.
+    let shown = |i| match row.try_get(i) {
+        Ok(value) => value.unwrap_or(null).to_string(),
+        Err(_) => "(not UTF-8)".to_string(),
+    };
+    Some((0..row.len()).map(shown).collect())
+}
+
+async fn answer(client: &Client, sql: &str) -> Result<Vec<SimpleQueryMessage>, Failure> {
     let answer = match tokio::time::timeout(PATIENCE, client.simple_query(sql)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => {
@@ -172,18 +196,7 @@ pub async fn run(client: &Client, sql: &str) -> Result<Vec<Vec<String>>, Failure
         }
         Err(_) => return Err(Failure::Hangs),
     };
-    let mut rows = Vec::new();
-    for message in answer {
-        if let SimpleQueryMessage::Row(row) = message {
-            // After a change of client_encoding a value may not be UTF-8, and is not shown.
-            let shown = |i| match row.try_get(i) {
-                Ok(value) => value.unwrap_or("").to_string(),
-                Err(_) => "(not UTF-8)".to_string(),
-            };
-            rows.push((0..row.len()).map(shown).collect());
-        }
-    }
-    Ok(rows)
+    Ok(answer)
 }
 
 /// The rows of a query that must succeed.

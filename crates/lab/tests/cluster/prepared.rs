@@ -66,6 +66,12 @@ async fn a_prepared_transaction_outlives_its_region_and_is_ended_from_another() 
     a.must("prepare transaction 'draws'").await;
     lab.shows(&format!("select (last_value >= {drawn})::text from ticket"), "true").await;
     c.must("rollback prepared 'draws'").await;
+    // So are those that its region has drawn before it, in transactions without an entry.
+    a.must("select nextval('ticket') from generate_series(1, 50)").await;
+    let drawn = crate::lab::text(&a, "select currval('ticket')::text").await.unwrap();
+    a.must("begin; update accounts set v = 0 where id = 3; prepare transaction 'after a draw'").await;
+    lab.shows(&format!("select (last_value >= {drawn})::text from ticket"), "true").await;
+    c.must("rollback prepared 'after a draw'").await;
 
     // Its region is lost for now. What it prepared is not.
     drop(a);

@@ -1,0 +1,33 @@
+# Goal: with PostgreSQL's own prepared transactions switched on, an identifier names one transaction.
+# Method: one is prepared in the cluster and one by PostgreSQL, in either order, under the same identifier.
+echo "max_prepared_transactions = 5" >>"$work/nodes/here/postgres/postgresql.conf"
+stop_node
+start_node
+query "CREATE TABLE prepared_ours (id int PRIMARY KEY); CREATE TABLE prepared_own (id int) USING heap"
+said=$("$bin_dir/psql" -h 127.0.0.1 -p "$port" -U postgres -d onetrip -X -q -A -t 2>&1 <<'SQL'
+\set VERBOSITY terse
+BEGIN; INSERT INTO prepared_ours VALUES (1); PREPARE TRANSACTION 'x';
+BEGIN; INSERT INTO prepared_own VALUES (1); PREPARE TRANSACTION 'x';
+BEGIN; INSERT INTO prepared_own VALUES (2); PREPARE TRANSACTION 'y';
+BEGIN; INSERT INTO prepared_ours VALUES (2); PREPARE TRANSACTION 'y';
+BEGIN; PREPARE TRANSACTION 'z';
+SELECT gid FROM pg_prepared_xacts ORDER BY gid;
+SELECT gid FROM onetrip.prepared_xacts;
+COMMIT PREPARED 'x';
+COMMIT PREPARED 'y';
+ROLLBACK PREPARED 'z';
+SELECT (SELECT string_agg(id::text, ' ') FROM prepared_ours), (SELECT string_agg(id::text, ' ') FROM prepared_own);
+SQL
+) || true
+[ "$said" = 'ERROR:  transaction identifier "x" is already in use
+ERROR:  transaction identifier "y" is already in use
+x
+y
+z
+x
+1|2' ] || wrong="${wrong}it said: $said
+"
+query "SET lock_timeout = '5s'; DROP TABLE prepared_ours, prepared_own"
+sed -i '$d' "$work/nodes/here/postgres/postgresql.conf"
+stop_node
+start_node
