@@ -38,17 +38,24 @@ export async function everywhere() {
     }
 }
 
+const LIMIT_S = 120
+
 export async function test(name, work) {
     let outcome = 'ok'
     let said = ''
+    let timer
+    const late = new Promise((_, reject) => {
+        timer = setTimeout(() => reject(new Error(`no end within ${LIMIT_S} s`)), LIMIT_S * 1000)
+    })
     try {
-        await work()
+        await Promise.race([work(), late])
         await everywhere()
     } catch (error) {
         outcome = 'failed'
         said = String(error.message ?? error).replace(/\s+/g, ' ').slice(0, 300)
         console.error(`---- ${name}\n`, error)
     }
+    clearTimeout(timer)
     console.log(`${name}: ${outcome}`)
     appendFileSync(process.env.ECOSYSTEM_RESULTS, `${name}\t${outcome}\t${said}\n`)
 }

@@ -172,6 +172,9 @@ impl Trial for Pairs<'_> {
             |feature: &Feature| self.options.only.as_ref().is_none_or(|only| feature.name.contains(only.as_str()));
         let pairs: Vec<_> = self.order.iter().skip(first).take(PAIRS_PER_ROUND).collect();
         let pairs: Vec<_> = pairs.into_iter().filter(|(first, second)| wanted(first) || wanted(second)).collect();
+        if pairs.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut random = self.options.trial.random(number);
         let level = LEVELS[random.index(LEVELS.len())];
         let mut way = WAYS[random.index(WAYS.len())];
