@@ -174,11 +174,15 @@ typedef struct OtHeldLock
 } OtHeldLock;
 
 extern OtHeldLock *ot_held_locks(int *count);
+extern OtHeldLock *ot_held_catalog_locks(int *count);
 extern void ot_held_lock_is_to_finalize(Oid relid);
 extern bool ot_may_hold_write_lock(void);
 
 /* unseen.c */
 extern void ot_check_unseen_writes(void);
+extern uint64 ot_unseen_catalog_rows(void);
+extern void ot_unseen_catalog_rows_travel(uint64 before);
+extern Oid	ot_unseen_written_here(void);
 
 /* reads.c */
 extern void ot_reads_init(void);

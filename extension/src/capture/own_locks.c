@@ -38,6 +38,7 @@
 
 typedef struct LockList
 {
+	bool		catalogs;		/* those on catalogs, else those on other relations */
 	OtHeldLock *locks;
 	int			count;
 	int			max;
@@ -46,7 +47,7 @@ typedef struct LockList
 static void
 own_locks_note_lock(LockList *list, Oid relid, LOCKMODE mode)
 {
-	if (relid < FirstNormalObjectId)
+	if ((relid < FirstNormalObjectId) != list->catalogs)
 		return;
 	for (int i = 0; i < list->count; i++)
 	{
@@ -87,9 +88,10 @@ own_locks_note_shared(LockList *list, PROCLOCK *proclock)
 {
 	const LOCKTAG *tag = &proclock->tag.myLock->tag;
 
+	/* a shared catalog belongs to no database */
 	if (tag->locktag_type != LOCKTAG_RELATION ||
 		tag->locktag_lockmethodid != DEFAULT_LOCKMETHOD ||
-		tag->locktag_field1 != MyDatabaseId)
+		(tag->locktag_field1 != MyDatabaseId && tag->locktag_field1 != InvalidOid))
 		return;
 	for (LOCKMODE mode = MaxLockMode; mode >= AccessShareLock; mode--)
 	{
@@ -155,11 +157,10 @@ own_locks_weaken(LockList *list)
 	}
 }
 
-/* The result is palloc'd, and contains each relation once. */
-OtHeldLock *
-ot_held_locks(int *count)
+static OtHeldLock *
+own_locks_collect(bool catalogs, int *count)
 {
-	LockList	list = {.count = 0, .max = 32};
+	LockList	list = {.catalogs = catalogs, .count = 0, .max = 32};
 
 	list.locks = palloc(sizeof(OtHeldLock) * list.max);
 	own_locks_note_fast_path(&list);
@@ -176,4 +177,22 @@ ot_held_locks(int *count)
 	own_locks_weaken(&list);
 	*count = list.count;
 	return list.locks;
+}
+
+/* The result is palloc'd, and contains each relation once. */
+OtHeldLock *
+ot_held_locks(int *count)
+{
+	return own_locks_collect(false, count);
+}
+
+/*
+ * The same of catalogs, and of what else has been there since before the server's
+ * first start.  Whoever changes a catalog by way of PostgreSQL's functions lets
+ * go of its lock at once.
+ */
+OtHeldLock *
+ot_held_catalog_locks(int *count)
+{
+	return own_locks_collect(true, count);
 }

@@ -416,7 +416,10 @@ ot_write_set_subxact_end(int nest_level, bool committed)
 
 /* ---- rows that were seen ---- */
 
-/* Counts rows that were written by way of the access method. */
+/*
+ * Counts rows that were written by way of the access method.  InvalidOid stands for
+ * all catalogs: rows of theirs that whatever is in the write set writes anew.
+ */
 void
 ot_write_set_note_rows(Oid relid, int rows)
 {
@@ -457,7 +460,10 @@ ot_write_set_all_rows(int64 *bytes)
 
 	*bytes = ws.active ? ws.ops.len + ws.notes.len : 0;
 	for (int i = 0; ws.active && i < ws.ncounts; i++)
-		rows += ws.counts[i].rows;
+	{
+		if (OidIsValid(ws.counts[i].relid))
+			rows += ws.counts[i].rows;
+	}
 	return rows;
 }
 

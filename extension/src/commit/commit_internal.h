@@ -110,10 +110,21 @@ typedef struct OtWrittenHere
 	bool		any;			/* that, an unlogged or a temporary table */
 } OtWrittenHere;
 
+/* What it has used besides: names, or NULL. */
+typedef struct OtUsedHere
+{
+	char	   *foreign_table;
+	char	   *written;		/* a table that is not replicated, or a catalog */
+	char	   *locked;			/* the same, of which rows may be locked */
+	char	   *read;			/* a table that is not replicated */
+	bool		sequence;		/* may have drawn from one */
+} OtUsedHere;
+
 extern void ot_held_locks_take_keys(OtWrittenHere *written);
 extern bool ot_held_locks_need_keys(void);
 extern char *ot_held_locks_written_here(void);
-extern char *ot_held_locks_foreign_table(void);
+extern void ot_held_locks_note_run(const QueryDesc *query);
+extern void ot_held_locks_find_used(OtUsedHere *used);
 
 /* last_commit.c: the points in time between which the parts of a COMMIT lie */
 typedef enum OtCostMark

@@ -6,7 +6,11 @@
  * An applied entry may have to wait for any of these locks (own_locks.c lists
  * them), so each becomes a key.
  *
- * Runs in backends, at PRE_COMMIT.
+ * The locks also tell what the transaction has used that no entry contains, which
+ * PREPARE TRANSACTION must know.
+ *
+ * Runs in backends, at PRE_COMMIT and PREPARE TRANSACTION, and after each statement
+ * that locks rows.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -16,9 +20,19 @@
 #include "commit/commit_internal.h"
 
 #include "access/htup_details.h"
+#include "access/transam.h"
 #include "catalog/index.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_largeobject.h"
+#include "executor/execdesc.h"
+#include "miscadmin.h"
+#include "nodes/execnodes.h"
+#include "nodes/plannodes.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
 #include "utils/syscache.h"
 
 #include "capture/capture.h"
@@ -168,18 +182,109 @@ ot_held_locks_written_here(void)
 	return name;
 }
 
-/* The name of a foreign table that the transaction has used, or NULL. */
-char *
-ot_held_locks_foreign_table(void)
+/* ---- what is in no entry ---- */
+
+/*
+ * The check of a foreign key looks for rows to lock, and may find none; the lock on
+ * the table stays.  So statements that lock rows are watched: `found_none` are the
+ * tables where one has found nothing, `found_some` those where one has.
+ */
+static List *found_none = NIL;
+static List *found_some = NIL;
+static LocalTransactionId noted_in = InvalidLocalTransactionId;
+
+/* Called after each run of the executor, in a transaction block. */
+void
+ot_held_locks_note_run(const QueryDesc *query)
+{
+	bool		none = IsA(query->plannedstmt->planTree, LockRows) && query->estate->es_processed == 0;
+	MemoryContext old;
+	ListCell   *lc;
+
+	if (noted_in != OT_LXID(MyProc))
+		found_none = found_some = NIL;
+	noted_in = OT_LXID(MyProc);
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	foreach(lc, query->plannedstmt->rowMarks)
+	{
+		PlanRowMark *mark = lfirst_node(PlanRowMark, lc);
+		Relation	rel = query->estate->es_relations[mark->rti - 1];
+
+		if (!RowMarkRequiresRowShareLock(mark->markType) || rel == NULL || ot_is_onetrip_table(rel))
+			continue;
+		if (none)
+			found_none = list_append_unique_oid(found_none, RelationGetRelid(rel));
+		else
+			found_some = list_append_unique_oid(found_some, RelationGetRelid(rel));
+	}
+	MemoryContextSwitchTo(old);
+}
+
+/* Nothing in it can be locked, as far as it is known where the lock comes from. */
+static bool
+held_locks_is_of_nothing(Oid relid)
+{
+	return noted_in == OT_LXID(MyProc) && list_member_oid(found_none, relid) &&
+		!list_member_oid(found_some, relid);
+}
+
+/*
+ * Large objects travel, and who uses them holds the lock of a writer, even to read.
+ * But nothing of theirs locks rows.
+ */
+static LOCKMODE
+held_locks_mode_of_large_objects(LOCKMODE mode)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, LargeObjectRelationId);
+	if (mode == RowExclusiveLock)
+		return OT_LOCK_HELD_BY_ME(&tag, RowShareLock) ? RowShareLock : AccessShareLock;
+	return mode;
+}
+
+static void
+held_locks_find_used_one(Oid relid, LOCKMODE mode, OtUsedHere *used)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Form_pg_class form;
+	char	   *name;
+
+	if (!HeapTupleIsValid(tuple))
+		return;
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	name = psprintf("%s.%s", get_namespace_name(form->relnamespace), NameStr(form->relname));
+	if (relid == LargeObjectRelationId)
+		mode = held_locks_mode_of_large_objects(mode);
+	if (form->relkind == RELKIND_FOREIGN_TABLE)
+		used->foreign_table = name;
+	else if (form->relkind == RELKIND_SEQUENCE)
+		used->sequence |= mode >= RowExclusiveLock;
+	else if (form->relkind == RELKIND_RELATION && form->relpersistence != RELPERSISTENCE_TEMP &&
+			 !ot_contents_travel(form))
+	{
+		if (mode >= RowExclusiveLock)
+			used->written = name;
+		else if (mode == RowShareLock && !held_locks_is_of_nothing(relid))
+			used->locked = name;
+		if (relid >= FirstNormalObjectId)
+			used->read = name;
+	}
+	ReleaseSysCache(tuple);
+}
+
+/* What has the transaction used, judged by the locks that it holds, that is in no entry? */
+void
+ot_held_locks_find_used(OtUsedHere *used)
 {
 	int			count;
 	OtHeldLock *locks = ot_held_locks(&count);
+	OtHeldLock *catalogs;
 
+	memset(used, 0, sizeof(*used));
 	for (int i = 0; i < count; i++)
-	{
-		if (get_rel_relkind(locks[i].relid) == RELKIND_FOREIGN_TABLE)
-			return psprintf("%s.%s", get_namespace_name(get_rel_namespace(locks[i].relid)),
-							get_rel_name(locks[i].relid));
-	}
-	return NULL;
+		held_locks_find_used_one(locks[i].relid, locks[i].mode, used);
+	catalogs = ot_held_catalog_locks(&count);
+	for (int i = 0; i < count; i++)
+		held_locks_find_used_one(catalogs[i].relid, catalogs[i].mode, used);
 }

@@ -28,7 +28,9 @@
 #include "access/twophase.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/objectaccess.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/async.h"
 #include "commands/trigger.h"
@@ -36,10 +38,14 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "replication/origin.h"
+#include "storage/proc.h"
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/relmapper.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -53,7 +59,15 @@
 /* PostgreSQL's limit, with the zero at the end (twophase.c). */
 #define GID_BYTES_MAX 200
 
+/* pg_proc.dat's numbers of both pg_logical_emit_message() */
+#define EMIT_MESSAGE_TEXT_OID 3577
+#define EMIT_MESSAGE_BYTEA_OID 3578
+
 static ProcessUtility_hook_type prev_process_utility = NULL;
+static object_access_hook_type prev_object_access = NULL;
+
+/* The last transaction that called pg_logical_emit_message(). */
+static LocalTransactionId emitted_in = InvalidLocalTransactionId;
 
 /* The statement that is running: for messages, and for prepared_wrap(). */
 static struct
@@ -206,6 +220,7 @@ prepared_check_as_postgresql(void)
 		prepared_refuse("operated on temporary objects");
 	if (XactHasExportedSnapshots())
 		prepared_refuse("exported snapshots");
+	AtPrepare_RelationMap();
 	if (ot_write_set_has_notifications())
 		prepared_refuse("executed LISTEN, UNLISTEN, or NOTIFY");
 	AtPrepare_Notify();
@@ -214,31 +229,96 @@ prepared_check_as_postgresql(void)
 		prepared_refuse("created a cursor WITH HOLD");
 }
 
-/* What the entry could not bring back here, where it is rolled back. */
-static void
-prepared_check_own(void)
+/*
+ * What the transaction has done that is in no entry, and that only PostgreSQL's own
+ * PREPARE TRANSACTION would keep.  Names are NULL, and the rest false, if there is
+ * no such thing.
+ *
+ * Not here are, for they may be lost: statistics (ANALYZE) and counts, which are
+ * made again; the time and the id of PostgreSQL's transaction, which are those of
+ * the worker's in each region; advisory locks, which protect nothing in other
+ * regions; locks of who has only read a table, since its definition is held by a
+ * key.  What takes effect at once is not lost: positions of sequences, replication
+ * slots, restore points, messages and locks that belong to no transaction.
+ */
+typedef struct Rest
 {
-	char	   *table = ot_held_locks_written_here();
-	char	   *foreign = ot_held_locks_foreign_table();
+	OtUsedHere	used;
+	char	   *read;			/* by a SERIALIZABLE one, which minds who writes it */
+	bool		definition;		/* that this server alone has */
+	bool		catalogs;
+	bool		message;		/* of logical decoding */
+	bool		origin;			/* how far its replication origin has come */
+} Rest;
 
+static void
+prepared_find_rest(Rest *rest)
+{
+	Oid			unseen = ot_unseen_written_here();
+
+	memset(rest, 0, sizeof(*rest));
+	ot_held_locks_find_used(&rest->used);
+	if (rest->used.written == NULL && OidIsValid(unseen))
+		rest->used.written = psprintf("%s.%s", get_namespace_name(get_rel_namespace(unseen)),
+									  get_rel_name(unseen));
+	rest->read = XactIsoLevel == XACT_SERIALIZABLE ? rest->used.read : NULL;
+	rest->definition = ot_ddl_has_changed_here();
+	rest->catalogs = ot_unseen_catalog_rows() > 0;
+	rest->message = emitted_in == OT_LXID(MyProc);
+	rest->origin = replorigin_session_origin != InvalidRepOriginId &&
+		replorigin_session_origin != DoNotReplicateId &&
+		replorigin_session_origin_lsn != InvalidXLogRecPtr;
+}
+
+static bool
+prepared_has_rest(const Rest *rest)
+{
+	return rest->used.foreign_table != NULL || rest->used.written != NULL ||
+		rest->used.locked != NULL || rest->read != NULL || rest->definition ||
+		rest->catalogs || rest->message || rest->origin;
+}
+
+static void
+prepared_check_tables(const Rest *rest)
+{
 	/* its wrapper would roll it back at its server, and PostgreSQL's own refuses it */
-	if (foreign != NULL)
+	if (rest->used.foreign_table != NULL)
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
 				 errmsg("cannot PREPARE a transaction that has used onetrip tables and foreign table \"%s\"",
-						foreign),
+						rest->used.foreign_table),
 				 errhint("Use a transaction of its own for each kind of table.")));
-	if (ot_ddl_has_changed_here())
+	if (rest->used.written != NULL)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot PREPARE a transaction that has used onetrip tables and written table \"%s\", which is not replicated",
+						rest->used.written),
+				 errhint("Use a transaction of its own for each kind of table.")));
+	if (rest->used.locked != NULL)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot PREPARE a transaction that has used onetrip tables and locked rows of table \"%s\", which is not replicated",
+						rest->used.locked),
+				 errdetail("The locks would be gone before the transaction is committed. The checks of foreign keys take some, too."),
+				 errhint("Use a transaction of its own for each kind of table.")));
+	if (rest->read != NULL)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot PREPARE a transaction that has used onetrip tables and, as SERIALIZABLE, read table \"%s\", which is not replicated",
+						rest->read),
+				 errdetail("Nothing would keep others from changing what it has read before it is committed."),
+				 errhint("Use REPEATABLE READ, or a transaction of its own for each kind of table.")));
+}
+
+/* What the entry could not bring back here, where it is rolled back. */
+static void
+prepared_check_own(const Rest *rest)
+{
+	if (rest->definition)
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
 				 errmsg("cannot PREPARE a transaction that has used onetrip tables and changed a definition that this server alone has"),
 				 errhint("Change it in a transaction of its own, with COMMIT.")));
-	if (table != NULL)
-		ereport(ERROR,
-				(errcode(OT_ERR_NOT_REPLICATED),
-				 errmsg("cannot PREPARE a transaction that has used onetrip tables and written table \"%s\", which is not replicated",
-						table),
-				 errhint("Use a transaction of its own for each kind of table.")));
 	if (ot_write_set_has_statements())
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
@@ -251,6 +331,23 @@ prepared_check_own(void)
 				 errmsg("cannot PREPARE a transaction that has called setval()"),
 				 errdetail("It takes effect at once, and must not do so a second time."),
 				 errhint("Call setval() in a transaction of its own.")));
+	prepared_check_tables(rest);
+	if (rest->message)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot PREPARE a transaction that has used onetrip tables and called pg_logical_emit_message()"),
+				 errhint("Call it in a transaction of its own, with COMMIT.")));
+	if (rest->origin)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot PREPARE a transaction that has used onetrip tables and set a replication origin's position"),
+				 errhint("Use COMMIT.")));
+	if (rest->catalogs)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot PREPARE a transaction that has used onetrip tables and changed catalogs of this server"),
+				 errdetail("REINDEX and CLUSTER do that, and functions such as pg_replication_origin_create()."),
+				 errhint("Do that in a transaction of its own, with COMMIT.")));
 }
 
 /*
@@ -312,19 +409,18 @@ prepared_wrap_prepare(void)
  * Whether the cluster is to keep the transaction.  One that has done nothing is
  * PostgreSQL's, as one with tables of its own is, unless PostgreSQL prepares
  * nothing: managers of transactions (XA) prepare whatever took part in one.  With
- * a transaction id it has done something, if only locked a row: that would be
- * lost.
+ * a transaction id it has done something that would be lost, unless it has drawn
+ * from a sequence: PostgreSQL gives it an id for some of the values only.
  */
 static bool
-prepared_is_of_cluster(void)
+prepared_is_of_cluster(const Rest *rest)
 {
 	if (ot_commit_id_is_told())
 		return false;
 	if (!ot_write_set_is_empty() || ot_held_locks_need_keys())
 		return true;
-	return max_prepared_xacts == 0 && !TransactionIdIsValid(GetTopTransactionIdIfAny()) &&
-		ot_held_locks_written_here() == NULL && ot_held_locks_foreign_table() == NULL &&
-		!ot_ddl_has_changed_here();
+	return max_prepared_xacts == 0 && !prepared_has_rest(rest) &&
+		(rest->used.sequence || !TransactionIdIsValid(GetTopTransactionIdIfAny()));
 }
 
 /*
@@ -337,6 +433,7 @@ prepared_try(const char *gid)
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
 	OtWrittenHere written;
+	Rest		rest;
 	Oid			found;
 
 	/* As in PostgreSQL, open savepoints are released, and triggers run first. */
@@ -349,7 +446,8 @@ prepared_try(const char *gid)
 	AfterTriggerFireDeferred();
 	ot_check_unseen_writes();
 	ot_check_unseen_notifications();
-	if (!prepared_is_of_cluster())
+	prepared_find_rest(&rest);
+	if (!prepared_is_of_cluster(&rest))
 	{
 		if (max_prepared_xacts > 0 && prepared_find(gid, &found))
 			prepared_raise_in_use(gid);
@@ -362,7 +460,7 @@ prepared_try(const char *gid)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("transaction identifier \"%s\" is too long", gid)));
 	prepared_check_as_postgresql();
-	prepared_check_own();
+	prepared_check_own(&rest);
 	prepared_check_room();
 	ot_reads_check_may_hold();
 	if (prepared_find(gid, &found) || prepared_find_local(gid))
@@ -512,9 +610,25 @@ ot_prepared_process_utility(PlannedStmt *pstmt, const char *query, bool read_onl
 		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, env, dest, completion);
 }
 
+/*
+ * Heard of before the call, and without its arguments: a message that belongs to no
+ * transaction, or to a savepoint that is rolled back, counts as well.
+ */
+static void
+ot_prepared_object_access(ObjectAccessType access, Oid class_id, Oid object_id, int sub_id, void *arg)
+{
+	if (prev_object_access)
+		prev_object_access(access, class_id, object_id, sub_id, arg);
+	if (unlikely((object_id == EMIT_MESSAGE_TEXT_OID || object_id == EMIT_MESSAGE_BYTEA_OID) &&
+				 access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId))
+		emitted_in = OT_LXID(MyProc);
+}
+
 void
 ot_prepared_init(void)
 {
 	prev_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = ot_prepared_process_utility;
+	prev_object_access = object_access_hook;
+	object_access_hook = ot_prepared_object_access;
 }

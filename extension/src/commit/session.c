@@ -184,6 +184,9 @@ ot_session_executor_run(QueryDesc *query, ScanDirection direction,
 		prev_executor_run(query, direction, count OT_EXECUTE_ONCE_ARGUMENT);
 	else
 		standard_ExecutorRun(query, direction, count OT_EXECUTE_ONCE_ARGUMENT);
+	/* PREPARE TRANSACTION can only follow in a block */
+	if (unlikely(query->plannedstmt->rowMarks != NIL) && IsTransactionBlock() && query->estate != NULL)
+		ot_held_locks_note_run(query);
 }
 
 /*

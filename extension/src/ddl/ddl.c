@@ -769,6 +769,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	Recorded	statement = {NULL};
 	CreateTableAsStmt *makes;
 	bool		pushed = false;
+	uint64		catalog_rows = 0;
 	Call		call = {context, params, env, dest, completion};
 
 	if (ot_is_apply_worker)
@@ -842,10 +843,14 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 
 	if (statement.stmt != NULL)
 		ot_ddl_check_like(node);
+	if (kind == OT_STATEMENT_TRUNCATE || kind == OT_STATEMENT_REFRESH)
+		catalog_rows = ot_unseen_catalog_rows();
 	ddl_run_statement(pstmt, node, statement.stmt ? &statement : NULL,
 					  makes ? &new_table : NULL,
 					  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL,
 					  query, read_only_tree, context, params, env, dest, completion);
+	if (kind == OT_STATEMENT_TRUNCATE || kind == OT_STATEMENT_REFRESH)
+		ot_unseen_catalog_rows_travel(catalog_rows);
 	if (pushed)
 		PopActiveSnapshot();
 	if (kind == OT_STATEMENT_SCHEMA && (IsA(node, CreatePublicationStmt) || IsA(node, AlterPublicationStmt)))
