@@ -411,6 +411,9 @@ prepared_wrap_prepare(void)
  * nothing: managers of transactions (XA) prepare whatever took part in one.  With
  * a transaction id it has done something that would be lost, unless it has drawn
  * from a sequence: PostgreSQL gives it an id for some of the values only.
+ *
+ * What PostgreSQL prepares has no entry, so the sequences that it drew from are
+ * noted, as at COMMIT; one whose values are certified needs an entry.
  */
 static bool
 prepared_is_of_cluster(const Rest *rest)
@@ -419,8 +422,10 @@ prepared_is_of_cluster(const Rest *rest)
 		return false;
 	if (!ot_write_set_is_empty() || ot_held_locks_need_keys())
 		return true;
-	return max_prepared_xacts == 0 && !prepared_has_rest(rest) &&
-		(rest->used.sequence || !TransactionIdIsValid(GetTopTransactionIdIfAny()));
+	if (max_prepared_xacts == 0)
+		return !prepared_has_rest(rest) &&
+			(rest->used.sequence || !TransactionIdIsValid(GetTopTransactionIdIfAny()));
+	return !ot_sequence_note_used();
 }
 
 /*

@@ -27,7 +27,20 @@ z
 x
 1|2' ] || wrong="${wrong}it said: $said
 "
-query "SET lock_timeout = '5s'; DROP TABLE prepared_ours, prepared_own"
+# The values that one has drawn which PostgreSQL prepares are given to nobody else, even if this server is lost.
+query "CREATE SEQUENCE prepared_drawn; INSERT INTO prepared_ours VALUES (10)"
+said=$("$bin_dir/psql" -h 127.0.0.1 -p "$port" -U postgres -d onetrip -X -q -A -t 2>&1 <<'SQL'
+\set VERBOSITY terse
+SELECT count(*) FROM unit.used_sequences();
+BEGIN; INSERT INTO prepared_own SELECT nextval('prepared_drawn'); PREPARE TRANSACTION 'drew';
+SELECT u FROM unit.used_sequences() u;
+COMMIT PREPARED 'drew';
+SQL
+) || true
+[ "$said" = '0
+prepared_drawn' ] || wrong="${wrong}after a draw it said: $said
+"
+query "SET lock_timeout = '5s'; DROP TABLE prepared_ours, prepared_own; DROP SEQUENCE prepared_drawn"
 sed -i '$d' "$work/nodes/here/postgres/postgresql.conf"
 stop_node
 start_node
