@@ -92,4 +92,5 @@ _PG_init(void)
 	ot_session_init();
 	ot_retry_init();
 	ot_apply_register();
+	ot_arrival_register();
 }

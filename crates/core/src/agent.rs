@@ -24,6 +24,8 @@ pub const TAKES_TIMES: u64 = 1;
 pub enum Role {
     Backend,
     ApplyWorker,
+    /// Writes the rows of a large transaction while that arrives, before it is decided.
+    ArrivalWorker,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +90,17 @@ pub enum FromPostgres {
     Rehearse {
         txn: TxnId,
         rehearsal: Rehearsal,
+    },
+    /// The arrival worker wants the bytes from there on of this transaction; `None`: of the next one that arrives.
+    More {
+        txn: Option<TxnId>,
+        from: u64,
+    },
+    /// The arrival worker is done with this transaction.  `kept`: all of it is written and waits for the verdict;
+    /// otherwise it was given up, and the apply worker is to apply it.
+    Written {
+        txn: TxnId,
+        kept: bool,
     },
 }
 
@@ -259,6 +272,13 @@ pub enum ToPostgres {
         asked: bool,
         region: RegionId,
     },
+    /// Bytes of a transaction that is arriving in parts, which encoded is `total` long.
+    Arriving {
+        txn: TxnId,
+        total: u64,
+        from: u64,
+        bytes: Bytes,
+    },
 }
 
 const HELLO: u8 = 0x01;
@@ -274,6 +294,8 @@ const AWAIT: u8 = 0x0a;
 const LOOK: u8 = 0x0b;
 const LOCK: u8 = 0x0c;
 const UNLOCK: u8 = 0x0d;
+const MORE: u8 = 0x0e;
+const WRITTEN: u8 = 0x0f;
 const WELCOME: u8 = 0x81;
 const VERDICT: u8 = 0x82;
 const OUTCOME_IS: u8 = 0x83;
@@ -283,6 +305,7 @@ const READ_AT: u8 = 0x86;
 const SHOWN: u8 = 0x87;
 const SEEN: u8 = 0x88;
 const LOCKED: u8 = 0x89;
+const ARRIVING: u8 = 0x8a;
 
 /// Frames that contain a write set, and so may be large; both begin with a transaction id.
 pub fn is_large(frame_type: u8) -> bool {
@@ -332,6 +355,7 @@ impl FromPostgres {
                 let role = match r.u8("role")? {
                     0 => Role::Backend,
                     1 => Role::ApplyWorker,
+                    2 => Role::ArrivalWorker,
                     other => return Err(r.error(format!("HELLO with role {other}"))),
                 };
                 let (pid, incarnation) = (r.u32("pid")?, r.u64("incarnation")?);
@@ -360,6 +384,19 @@ impl FromPostgres {
             LOOK => FromPostgres::Look { number: r.u64("number")? },
             LOCK => FromPostgres::Lock { ask: LockAsk::read(&mut r)?, table: r.str("table")? },
             UNLOCK => FromPostgres::Unlock { txn: r.txn()?, from: r.u64("from")? },
+            MORE => {
+                let txn = Some(r.txn()?).filter(|txn| *txn != TxnId::default());
+                FromPostgres::More { txn, from: r.u64("from")? }
+            }
+            WRITTEN => {
+                let txn = r.txn()?;
+                let kept = match r.u8("kept")? {
+                    0 => false,
+                    1 => true,
+                    other => return Err(r.error(format!("WRITTEN with the mark {other}"))),
+                };
+                FromPostgres::Written { txn, kept }
+            }
             other => return Err(r.error(format!("type 0x{other:02x} does not come from PostgreSQL"))),
         };
         r.end()?;
@@ -378,6 +415,7 @@ impl FromPostgres {
                 out.put_u8(match h.role {
                     Role::Backend => 0,
                     Role::ApplyWorker => 1,
+                    Role::ArrivalWorker => 2,
                 });
                 out.put_u32_le(h.pid);
                 out.put_u64_le(h.incarnation);
@@ -432,6 +470,16 @@ impl FromPostgres {
                 out.put_u8(UNLOCK);
                 put_txn(&mut out, txn);
                 out.put_u64_le(*from);
+            }
+            FromPostgres::More { txn, from } => {
+                out.put_u8(MORE);
+                put_txn(&mut out, &txn.unwrap_or_default());
+                out.put_u64_le(*from);
+            }
+            FromPostgres::Written { txn, kept } => {
+                out.put_u8(WRITTEN);
+                put_txn(&mut out, txn);
+                out.put_u8(u8::from(*kept));
             }
             FromPostgres::Rehearse { txn, rehearsal } => {
                 out.put_u8(REHEARSE);
@@ -567,6 +615,10 @@ impl ToPostgres {
                 };
                 ToPostgres::Locked { number, said, asked, region: RegionId(r.str("region")?) }
             }
+            ARRIVING => {
+                let (txn, total, from) = (r.txn()?, r.u64("total")?, r.u64("from")?);
+                return Ok(ToPostgres::Arriving { txn, total, from, bytes: r.rest() });
+            }
             other => return Err(r.error(format!("type 0x{other:02x} does not come from a node"))),
         };
         r.end()?;
@@ -644,6 +696,14 @@ impl ToPostgres {
                 put_txn(&mut out, &other);
                 out.put_u8(u8::from(*asked));
                 put_str(&mut out, region.as_str());
+            }
+            ToPostgres::Arriving { txn, total, from, bytes } => {
+                out.reserve(64 + bytes.len());
+                out.put_u8(ARRIVING);
+                put_txn(&mut out, txn);
+                out.put_u64_le(*total);
+                out.put_u64_le(*from);
+                out.put_slice(bytes);
             }
         }
         finish(out)

@@ -5,6 +5,9 @@
 //! them.  Once all parts are in the log, it proposes an entry that names them ([`EntryKind::Whole`]).  That entry
 //! stands for the transaction, which is certified, committed and applied at its index.
 //!
+//! From a certain size on it waits a moment before that, until the other servers have written its rows
+//! ([`crate::router`], `arrival`); each of their nodes says so by a part without bytes, in the log.
+//!
 //! Invariants:
 //! - At any index of the log at most one transaction of the whole cluster is arriving, and a part counts only if it is
 //!   the next one of that transaction.  The log alone decides which transaction comes next: the one that asked first.
@@ -15,12 +18,13 @@
 use crate::agent::MAX_FRAME_BYTES;
 use crate::entry::{Entry, EntryKind, KIND_AT};
 use crate::error::Error;
-use crate::ids::{LogIndex, TxnId};
+use crate::ids::{LogIndex, NodeId, TxnId};
+use crate::members::MEMBERS_MAX;
 use crate::pace::Pace;
 use crate::router::Log;
 use bytes::{Bytes, BytesMut};
 use raft::eraftpb::EntryType;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How a node proposes large transactions.  Nodes may differ in this, since the log says where each part belongs.
@@ -32,11 +36,14 @@ pub struct PartSizes {
     pub part: usize,
     /// Bytes that are proposed and have not arrived yet, at most ([`Pace`]).
     pub under_way: usize,
+    /// Bytes of the smallest transaction that other servers write while it arrives.  What is smaller takes them less
+    /// time than the round trip that it takes to say so.
+    pub written_early: usize,
 }
 
 impl Default for PartSizes {
     fn default() -> Self {
-        PartSizes { whole_max: 1 << 20, part: 128 << 10, under_way: 4 << 20 }
+        PartSizes { whole_max: 1 << 20, part: 128 << 10, under_way: 4 << 20, written_early: 8 << 20 }
     }
 }
 
@@ -48,12 +55,15 @@ pub struct Arriving {
     total: u64,
     bytes: BytesMut,
     crc: crc32fast::Hasher,
+    /// The nodes whose servers need not be waited for any more: they have written it, or given that up.
+    written: BTreeSet<NodeId>,
 }
 
 impl Arriving {
     /// No part of it has arrived.
     pub fn new(txn: TxnId) -> Arriving {
-        Arriving { txn, indexes: Vec::new(), total: 0, bytes: BytesMut::new(), crc: crc32fast::Hasher::new() }
+        let (indexes, crc) = (Vec::new(), crc32fast::Hasher::new());
+        Arriving { txn, indexes, total: 0, bytes: BytesMut::new(), crc, written: BTreeSet::new() }
     }
 
     /// False if this is not its next part.
@@ -74,6 +84,40 @@ impl Arriving {
         self.bytes.extend_from_slice(&part.bytes);
         self.crc.update(&part.bytes);
         true
+    }
+
+    /// Takes a part without bytes for what it says: the number of a node that is not to be waited for, in the place of
+    /// the offset.
+    pub fn note_written(&mut self, entry: &Entry) {
+        let said = entry.part().filter(|part| entry.txn == self.txn && part.bytes.is_empty());
+        let node = said.and_then(|part| u32::try_from(part.offset).ok()).filter(|node| *node > 0);
+        if let Some(node) = node.filter(|_| self.written.len() < MEMBERS_MAX) {
+            self.written.insert(NodeId(node));
+        }
+    }
+
+    /// What such a part is proposed as.
+    pub fn encode_written(&self, node: NodeId) -> Bytes {
+        Entry::encode_part(&self.txn, self.total as usize, node.0 as usize, b"")
+    }
+
+    pub fn is_written(&self, node: NodeId) -> bool {
+        self.written.contains(&node)
+    }
+
+    /// All of it has arrived.
+    pub fn is_whole(&self) -> bool {
+        !self.is_empty() && self.bytes.len() as u64 == self.total
+    }
+
+    /// The bytes of the whole encoded transaction, once the first ones have arrived.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Those that have arrived.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// How many bytes have arrived.
@@ -161,6 +205,12 @@ impl Spans {
     }
 }
 
+/// How long other servers are waited for that write a transaction of so many bytes early.  It leaves time for the rest
+/// before a transaction of which nothing more arrives is cancelled.
+fn wait_max(bytes: usize) -> Duration {
+    (Duration::from_secs(1) + Duration::from_secs(1) * (bytes >> 23) as u32).min(Duration::from_secs(5))
+}
+
 /// How much of a large transaction its node has proposed.
 pub struct Progress {
     /// Bytes that have been proposed.
@@ -174,6 +224,12 @@ pub struct Progress {
     crc: crc32fast::Hasher,
     summed: usize,
     pace: Pace,
+    /// Since when all of it has been there.
+    whole_since: Option<Duration>,
+    /// Other servers may be waited for.  Not if it has been proposed before: they have been then.
+    waits: bool,
+    /// The nodes that were waited for in vain.
+    pub late: Vec<NodeId>,
 }
 
 impl Progress {
@@ -188,6 +244,9 @@ impl Progress {
             crc: crc32fast::Hasher::new(),
             summed: 0,
             pace: Pace::new(sizes.under_way, arrived.map_or(0, |arrived| arrived + sizes.under_way)),
+            whole_since: None,
+            waits: arrived.is_none(),
+            late: Vec::new(),
         }
     }
 
@@ -210,7 +269,8 @@ impl Progress {
         Some(Entry::encode_part(txn, raw.len(), 0, b""))
     }
 
-    /// What to propose of `raw` at the time `now`; `arriving` says how much of it the log has.
+    /// What to propose of `raw` at the time `now`; `arriving` says how much of it the log has.  `servers`: the nodes
+    /// that have a server which is to write it early.
     pub fn next(
         &mut self,
         txn: &TxnId,
@@ -218,6 +278,7 @@ impl Progress {
         arriving: Option<&Arriving>,
         sizes: &PartSizes,
         now: Duration,
+        servers: &[NodeId],
     ) -> Vec<Bytes> {
         let mut proposals = Vec::new();
         if self.held {
@@ -239,6 +300,14 @@ impl Progress {
             self.summed = arrived;
         }
         if let Some(arriving) = arriving.filter(|a| a.len() == raw.len() && !self.named) {
+            let since = *self.whole_since.get_or_insert(now);
+            let missing = |node: &&NodeId| !arriving.is_written(**node);
+            if self.waits && raw.len() >= sizes.written_early && servers.iter().any(|node| missing(&node)) {
+                if now < since + wait_max(raw.len()) {
+                    return proposals;
+                }
+                self.late.extend(servers.iter().filter(missing));
+            }
             self.named = true;
             proposals.push(Entry::encode_whole(txn, self.crc.clone().finalize(), &arriving.indexes));
         }

@@ -42,6 +42,11 @@ fn from_postgres() -> Vec<(&'static str, FromPostgres)> {
     vec![
         ("hello_backend", hello(Role::Backend, 4242, TAKES_TIMES, 0)),
         ("hello_apply_worker", hello(Role::ApplyWorker, 4243, 1000, 990)),
+        ("hello_arrival_worker", hello(Role::ArrivalWorker, 4244, 0, 0)),
+        ("more", FromPostgres::More { txn: Some(TXN), from: 131_072 }),
+        ("more_of_next", FromPostgres::More { txn: None, from: 0 }),
+        ("written", FromPostgres::Written { txn: TXN, kept: true }),
+        ("written_given_up", FromPostgres::Written { txn: TXN, kept: false }),
         ("propose", FromPostgres::Propose(Entry::encode(&TXN, &keys, WRITE_SET))),
         ("propose_empty", FromPostgres::Propose(Entry::encode(&TXN, &[], b""))),
         ("outcome", FromPostgres::Outcome(TXN)),
@@ -136,6 +141,10 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
         ("locked_busy", locked(LockSaid::Busy { other: TXN }, "eu")),
         ("locked_deadlock", locked(LockSaid::Deadlock { other: TXN }, "eu")),
         ("locked_no_table", locked(LockSaid::NoTable, "")),
+        (
+            "arriving",
+            ToPostgres::Arriving { txn: TXN, total: 300_000, from: 131_072, bytes: Bytes::from_static(WRITE_SET) },
+        ),
         ("shown", ToPostgres::Shown { at: LogIndex(1006), missing: String::new() }),
         ("shown_missing", ToPostgres::Shown { at: LogIndex(1006), missing: "\"eu\" is away".into() }),
         ("outcome_is_committed", outcome_is(OutcomeState::Committed, 1006)),
@@ -215,7 +224,8 @@ fn every_golden_file_is_read_by_a_test_here() {
 /// length; a VERDICT without its times is a good one.
 #[test]
 fn a_cut_or_padded_frame_is_an_error() {
-    let open_ended = ["propose", "propose_empty", "entry", "entry_left_out", "entry_leaves_out", "rehearse", "seen"];
+    let open_ended =
+        ["propose", "propose_empty", "entry", "entry_left_out", "entry_leaves_out", "rehearse", "seen", "arriving"];
     let all = from_postgres().into_iter().map(|(n, f)| (n, f.encode(), true));
     let all = all.chain(to_postgres().into_iter().map(|(n, f)| (n, f.encode(), false)));
     let without_times = one_frame(&golden("verdict_commit"));

@@ -8,9 +8,14 @@ use onetrip_core::agent::{
     take_frame, EntryFlags, Hello, OutcomeState, Role, ToPostgres, VerdictOutcome, WayTimes, TAKES_TIMES, VERSION,
 };
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Limits};
-use onetrip_core::parts::PartSizes;
+use onetrip_core::consensus::Committed;
+use onetrip_core::decide::decide;
+use onetrip_core::parts::{Arriving, PartSizes, Progress};
 use onetrip_core::router::{AgentEvent, ConnId, Context, Log, Outbox, Router, Way};
-use onetrip_core::{Base, Entry, Error, Key, LockMode, LogIndex, Members, NodeId, TxnId};
+use onetrip_core::{
+    Base, Entry, Error, Key, LockMode, LogIndex, Member, MemberRole, Members, NodeId, RegionId, Term, TxnId,
+};
+use raft::eraftpb::EntryType;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -403,5 +408,541 @@ fn a_backend_that_can_read_times_gets_them() {
             let times = WayTimes { replicate_us: 80_000, certify_us: 45 };
             assert_eq!(verdict.times, (commits && takes_times).then_some(times));
         }
+    }
+}
+
+struct Entries(Vec<Bytes>);
+
+impl Log for Entries {
+    type Error = Error;
+    fn first_index(&self) -> LogIndex {
+        LogIndex(1)
+    }
+    fn last_index(&self) -> LogIndex {
+        LogIndex(self.0.len() as u64)
+    }
+    fn read(&self, at: LogIndex) -> Result<Bytes, Error> {
+        Ok(self.0[at.0 as usize - 1].clone())
+    }
+}
+
+const APPLY: ConnId = ConnId(1);
+const ARRIVAL: ConnId = ConnId(2);
+const ZERO: LogIndex = LogIndex::ZERO;
+const PART: usize = 41;
+
+/// Node 1 with its apply worker and its arrival worker, and a log in which large transactions arrive.
+struct Here {
+    certifier: Certifier,
+    committed_indexes: CommittedIndexes,
+    members: Arc<Members>,
+    log: Entries,
+    tick: u64,
+    now: Duration,
+    router: Router<Wire>,
+    apply: Arc<Wire>,
+    arrival: Arc<Wire>,
+}
+
+impl Here {
+    fn new() -> Here {
+        let member = |id: u32, role| Member {
+            id: NodeId(id),
+            region: RegionId(format!("r{id}")),
+            address: format!("host:{id}"),
+            role,
+            voter: true,
+            slot: None,
+            replaces: None,
+            joined: None,
+        };
+        let members = [(1, MemberRole::Voter), (2, MemberRole::Voter), (3, MemberRole::Witness)];
+        let members = members.map(|(id, role)| member(id, role)).to_vec();
+        let sizes = PartSizes { whole_max: PART, part: PART, written_early: 0, ..PartSizes::default() };
+        let mut here = Here {
+            certifier: Certifier::new(Limits::default()),
+            committed_indexes: CommittedIndexes::default(),
+            members: Arc::new(Members::bootstrap(members, "r1".into(), 4)),
+            log: Entries(Vec::new()),
+            tick: 0,
+            now: Duration::ZERO,
+            router: Router::new(NodeId(1), "r1".into(), sizes, ZERO, &[], 0),
+            apply: Arc::default(),
+            arrival: Arc::default(),
+        };
+        here.opens(Role::ApplyWorker);
+        here.opens(Role::ArrivalWorker);
+        here
+    }
+
+    fn opens(&mut self, role: Role) {
+        let (conn, outbox) = match role {
+            Role::ApplyWorker => (APPLY, self.apply.clone()),
+            _ => (ARRIVAL, self.arrival.clone()),
+        };
+        self.opens_as(conn, role, ZERO, outbox.clone());
+        said(&outbox);
+    }
+
+    fn opens_as(&mut self, conn: ConnId, role: Role, applied: LogIndex, outbox: Arc<Wire>) {
+        let hello = Hello { version: VERSION, role, pid: 1, incarnation: 1, applied, durable: applied };
+        self.handle(AgentEvent::Opened { conn, hello, outbox });
+    }
+
+    fn with<T>(&mut self, act: impl FnOnce(&mut Router<Wire>, &mut Context<'_, Entries>) -> T) -> T {
+        let mut context = Context {
+            certifier: &self.certifier,
+            committed_indexes: &mut self.committed_indexes,
+            log: &self.log,
+            members: &self.members,
+            tick: self.tick,
+            now: self.now,
+        };
+        act(&mut self.router, &mut context)
+    }
+
+    fn handle(&mut self, event: AgentEvent<Wire>) -> Option<Bytes> {
+        self.with(|router, context| router.handle(event, context).unwrap())
+    }
+
+    /// The arrival worker asks for bytes.  Returns what the node proposes.
+    fn wants(&mut self, txn: Option<TxnId>, from: usize) -> Option<Bytes> {
+        self.handle(AgentEvent::More { conn: ARRIVAL, txn, from: from as u64 });
+        self.feeds()
+    }
+
+    fn is_done(&mut self, txn: TxnId, kept: bool) -> Option<Bytes> {
+        self.handle(AgentEvent::Written { conn: ARRIVAL, txn, kept });
+        self.feeds()
+    }
+
+    fn feeds(&mut self) -> Option<Bytes> {
+        self.with(|router, context| router.feed_arrival_worker(context))
+    }
+
+    /// What the node proposes of the transactions that come from here.  The server of node 2 is not away.
+    fn parts(&mut self) -> Vec<Bytes> {
+        self.with(|router, context| router.parts_to_propose(&[NodeId(2)], context))
+    }
+
+    fn shows(&mut self, applied: u64) {
+        let applied = LogIndex(applied);
+        self.handle(AgentEvent::Position { conn: APPLY, applied, durable: applied });
+    }
+
+    /// The next entry of the log.  Returns what the node proposes.
+    fn decides(&mut self, raw: Bytes) -> Option<Bytes> {
+        self.log.0.push(raw.clone());
+        let (index, term, kind) = (self.log.last_index(), Term(1), EntryType::EntryNormal);
+        let committed = Committed { index, term, kind, data: raw, members: None };
+        let decided = decide(&committed, &mut self.certifier, &mut self.committed_indexes, &mut self.members).unwrap();
+        let (txn, decision) = decided.unwrap();
+        self.with(|router, context| {
+            router.decided(index, txn, decision, Way::default(), context);
+            router.feed_worker(context).unwrap();
+        });
+        self.feeds()
+    }
+
+    /// Part number `number` of a transaction.
+    fn part(&mut self, raw: &Bytes, number: usize) -> Option<Bytes> {
+        let (from, to) = (number * PART, raw.len().min((number + 1) * PART));
+        self.decides(Entry::encode_part(&Entry::peek_txn(raw).unwrap(), raw.len(), from, &raw[from..to]))
+    }
+
+    /// The entry that stands for a transaction all of which has arrived.
+    fn whole(&mut self, raw: &Bytes) {
+        let indexes = self.certifier.arriving().unwrap().indexes.clone();
+        self.decides(Entry::encode_whole(&Entry::peek_txn(raw).unwrap(), crc32fast::hash(raw), &indexes));
+    }
+
+    /// A transaction arrives, and the arrival worker gets and writes all of it; it is not decided.
+    fn written(&mut self, raw: &Bytes) {
+        let txn = Entry::peek_txn(raw).unwrap();
+        self.wants(None, 0);
+        self.part(raw, 0);
+        self.wants(Some(txn), PART);
+        self.part(raw, 1);
+        self.is_done(txn, true);
+        let arrived = said(&self.arrival);
+        let of = |from: usize, to: usize| {
+            let (total, bytes) = (raw.len() as u64, raw.slice(from..to));
+            Some(ToPostgres::Arriving { txn, total, from: from as u64, bytes })
+        };
+        assert_eq!(arrived, [of(0, PART), of(PART, raw.len())]);
+    }
+}
+
+fn said(wire: &Wire) -> Vec<Option<ToPostgres>> {
+    std::mem::take(&mut *wire.0.lock().unwrap())
+}
+
+/// The only thing that was said is a verdict: its outcome, its place, and the committed entry before that.
+fn verdict(wire: &Wire) -> (VerdictOutcome, LogIndex, LogIndex) {
+    match &said(wire)[..] {
+        [Some(ToPostgres::Verdict(verdict))] => (verdict.outcome, verdict.at, verdict.other),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn fed(wire: &Wire) -> Vec<LogIndex> {
+    let at = |frame| match frame {
+        Some(ToPostgres::Entry { at, .. }) => at,
+        other => panic!("{other:?}"),
+    };
+    said(wire).into_iter().map(at).collect()
+}
+
+/// A transaction of so many bytes that it takes two parts.
+fn large(node: u32, sequence: u64) -> (TxnId, Bytes) {
+    let txn = TxnId { node: NodeId(node), incarnation: 1, sequence };
+    let key = Key { hash: 7, mode: LockMode::KeyShare, base: Base(0) };
+    let raw = Entry::encode(&txn, &[key], &[sequence as u8; 40]);
+    assert_eq!(raw.len(), 2 * PART);
+    (txn, raw)
+}
+
+/// Goal: one process commits an entry here, whichever it is and however it ends.  Method: the arrival worker has
+/// written a transaction and gets its verdict; then its connection ends, with DONE before that or without.
+#[test]
+fn who_has_written_what_arrived_commits_it() {
+    for is_done in [false, true] {
+        let mut here = Here::new();
+        here.decides(Entry::encode(&large(2, 1).0, &[], b"small"));
+        assert_eq!(fed(&here.apply), [LogIndex(1)]);
+        let (txn, raw) = large(2, 2);
+        here.written(&raw);
+        here.whole(&raw);
+        assert_eq!(verdict(&here.arrival), (VerdictOutcome::Commit, LogIndex(4), LogIndex(1)));
+        assert_eq!(said(&here.apply), []);
+        // The apply worker gets what comes after it.
+        here.decides(Entry::encode(&large(2, 3).0, &[], b"small"));
+        assert_eq!(fed(&here.apply), [LogIndex(5)]);
+        if is_done {
+            here.handle(AgentEvent::Done { conn: ARRIVAL, txn });
+        }
+        here.handle(AgentEvent::Closed { conn: ARRIVAL });
+        assert_eq!(said(&here.apply), if is_done { vec![] } else { vec![None] });
+        assert_eq!(here.router.is_fed(), is_done);
+        if !is_done {
+            here.opens_as(ConnId(3), Role::ApplyWorker, LogIndex(1), here.apply.clone());
+            here.apply.0.lock().unwrap().remove(0);
+            assert_eq!(fed(&here.apply), [LogIndex(4), LogIndex(5)]);
+        }
+    }
+}
+
+/// Goal: a new connection of the arrival worker ends the old one, for which the same holds as if it had ended by
+/// itself.
+#[test]
+fn another_connection_of_the_arrival_worker_ends_the_first() {
+    let mut here = Here::new();
+    let (_, raw) = large(2, 1);
+    here.written(&raw);
+    here.whole(&raw);
+    said(&here.arrival);
+    here.opens_as(ConnId(3), Role::ArrivalWorker, ZERO, Arc::default());
+    assert_eq!((said(&here.arrival), said(&here.apply)), (vec![None], vec![None]));
+}
+
+/// Goal: what the arrival worker cannot commit the apply worker gets, and what does not commit nobody.  Method: an
+/// arrival worker that has some of the bytes, one that has given up with some of them or with all, and a transaction
+/// that loses.
+#[test]
+fn what_is_not_written_goes_to_the_apply_worker() {
+    let cancelled = (VerdictOutcome::Cancelled, LogIndex(3), ZERO);
+
+    let mut here = Here::new();
+    let (txn, raw) = large(2, 1);
+    here.wants(None, 0);
+    here.part(&raw, 0);
+    here.part(&raw, 1);
+    assert_eq!(said(&here.arrival).len(), 1);
+    here.whole(&raw);
+    assert_eq!((verdict(&here.arrival), fed(&here.apply)), (cancelled, vec![LogIndex(3)]));
+    here.handle(AgentEvent::Closed { conn: ARRIVAL });
+    assert!(here.router.is_fed());
+
+    let mut here = Here::new();
+    here.written(&raw);
+    here.is_done(txn, false);
+    here.wants(None, 0);
+    here.whole(&raw);
+    assert_eq!((said(&here.arrival), fed(&here.apply)), (vec![], vec![LogIndex(3)]));
+
+    // It had asked for more when it gave up.
+    let mut here = Here::new();
+    here.wants(None, 0);
+    here.part(&raw, 0);
+    assert_eq!(said(&here.arrival).len(), 1);
+    here.wants(Some(txn), PART);
+    here.is_done(txn, false);
+    here.part(&raw, 1);
+    here.whole(&raw);
+    assert_eq!((said(&here.arrival), fed(&here.apply)), (vec![], vec![LogIndex(3)]));
+
+    let mut here = Here::new();
+    here.written(&raw);
+    here.decides(Entry::encode_cancel(&txn));
+    assert_eq!((verdict(&here.arrival), fed(&here.apply)), (cancelled, vec![]));
+}
+
+/// Goal: an arrival worker that gives up while its verdict is on the way is not waited for.  Method: WRITTEN comes
+/// after the verdict, of that transaction or of an earlier one.
+#[test]
+fn who_gives_up_after_the_verdict_is_closed() {
+    for is_this_one in [true, false] {
+        let mut here = Here::new();
+        let (txn, raw) = large(2, 2);
+        here.written(&raw);
+        here.whole(&raw);
+        said(&here.arrival);
+        here.is_done(if is_this_one { txn } else { large(2, 1).0 }, false);
+        let ends = || if is_this_one { vec![None] } else { vec![] };
+        assert_eq!((said(&here.arrival), said(&here.apply)), (ends(), ends()));
+        assert_eq!(here.router.is_fed(), !is_this_one);
+    }
+}
+
+/// Goal: bytes are sent once and in order, and never all at once, so that the worker knows of the transaction before
+/// there is a verdict about it.
+#[test]
+fn what_has_arrived_is_sent_bit_by_bit() {
+    let mut here = Here::new();
+    let (txn, raw) = large(2, 1);
+    here.part(&raw, 0);
+    here.part(&raw, 1);
+    here.wants(None, 1);
+    here.wants(Some(txn), PART);
+    assert_eq!(said(&here.arrival), []);
+    here.wants(None, 0);
+    let of = |from: usize, to: usize| {
+        let (total, bytes) = (raw.len() as u64, raw.slice(from..to));
+        Some(ToPostgres::Arriving { txn, total, from: from as u64, bytes })
+    };
+    assert_eq!(said(&here.arrival), [of(0, PART)]);
+    here.wants(Some(txn), PART + 1);
+    assert_eq!(said(&here.arrival), []);
+    here.wants(Some(txn), PART);
+    assert_eq!(said(&here.arrival), [of(PART, 2 * PART)]);
+    here.wants(Some(txn), 2 * PART);
+    here.whole(&raw);
+    assert_eq!(verdict(&here.arrival), (VerdictOutcome::Commit, LogIndex(3), ZERO));
+}
+
+/// Goal: the arrival worker holds nothing that will not be decided.  Method: the PostgreSQL that a transaction comes
+/// from starts anew while that arrives; then comes another transaction.
+#[test]
+fn what_will_not_arrive_is_let_go() {
+    let mut here = Here::new();
+    here.decides(Entry::encode_incarnation(NodeId(2), 1, 0));
+    let (txn, raw) = large(2, 1);
+    here.wants(None, 0);
+    here.part(&raw, 0);
+    here.wants(Some(txn), PART);
+    said(&here.arrival);
+    here.decides(Entry::encode_incarnation(NodeId(2), 2, 1));
+    assert_eq!(verdict(&here.arrival), (VerdictOutcome::Cancelled, ZERO, ZERO));
+    here.wants(None, 0);
+    let (txn, raw) = (TxnId { incarnation: 2, ..txn }, large(2, 1).1);
+    let raw = Entry::encode(&txn, &[], &Entry::decode(raw).unwrap().write_set);
+    here.part(&raw, 0);
+    let Some(Some(ToPostgres::Arriving { txn: sent, from: 0, .. })) = said(&here.arrival).pop() else {
+        panic!("nothing is sent")
+    };
+    assert_eq!(sent, txn);
+}
+
+/// Goal: a session has written what comes from here, and nobody else does.  What is too small is not written early.
+#[test]
+fn own_and_small_transactions_are_not_written_early() {
+    let (_, raw) = large(1, 1);
+    let mut here = Here::new();
+    here.wants(None, 0);
+    assert_eq!((here.part(&raw, 0), here.part(&raw, 1)), (None, None));
+    here.whole(&raw);
+    assert_eq!((said(&here.arrival), fed(&here.apply)), (vec![], vec![LogIndex(3)]));
+
+    let (txn, raw) = large(2, 1);
+    let mut here = Here::new();
+    let sizes = PartSizes { written_early: raw.len() + 1, ..PartSizes::default() };
+    here.router = Router::new(NodeId(1), "r1".into(), sizes, ZERO, &[], 0);
+    here.opens(Role::ApplyWorker);
+    here.opens(Role::ArrivalWorker);
+    here.wants(None, 0);
+    let notice = Entry::encode_part(&txn, raw.len(), 1, b"");
+    assert_eq!((here.part(&raw, 0), here.part(&raw, 1)), (None, Some(notice)));
+    here.whole(&raw);
+    assert_eq!((said(&here.arrival), fed(&here.apply)), (vec![], vec![LogIndex(3)]));
+}
+
+/// Goal: what is left out is not committed by the arrival worker, which then has to begin anew.  Method: an entry
+/// leaves out the one that it is to commit, or another one.
+#[test]
+fn what_is_left_out_is_taken_back_from_the_arrival_worker() {
+    for left_out in [1, 4] {
+        let mut here = Here::new();
+        let small = Entry::encode(&large(2, 1).0, &[], b"small");
+        here.decides(small.clone());
+        let (_, raw) = large(2, 2);
+        here.written(&raw);
+        here.whole(&raw);
+        assert_eq!((verdict(&here.arrival).1, fed(&here.apply)), (LogIndex(4), vec![LogIndex(1)]));
+        let entry = Entry::decode(if left_out == 1 { small } else { raw }).unwrap();
+        here.decides(entry.encode_skip(LogIndex(left_out)));
+        assert_eq!(said(&here.arrival), if left_out == 4 { vec![None] } else { vec![] });
+        // It has been sent the one, and is to get the other.
+        assert_eq!(said(&here.apply), [None]);
+    }
+}
+
+/// Goal: the origin's node hears that this server need not be waited for once it need not, even if a proposal is lost.
+#[test]
+fn that_a_server_need_not_be_waited_for_is_proposed_once_it_is_so() {
+    let (txn, raw) = large(2, 1);
+    let notice = Some(Entry::encode_part(&txn, raw.len(), 1, b""));
+    for kept in [true, false] {
+        let mut here = Here::new();
+        here.wants(None, 0);
+        here.part(&raw, 0);
+        assert_eq!(here.wants(Some(txn), PART), None);
+        if !kept {
+            assert_eq!(here.is_done(txn, kept), None, "it is not whole");
+            assert_eq!(here.part(&raw, 1), notice);
+        } else {
+            assert_eq!(here.part(&raw, 1), None, "it is not written");
+            assert_eq!(here.is_done(txn, kept), notice);
+        }
+        here.tick += 49;
+        assert_eq!(here.feeds(), None);
+        here.tick += 1;
+        assert_eq!(here.feeds(), notice);
+        assert_eq!(here.feeds(), None);
+        // Nobody took it.
+        here.router.not_taken(notice.as_ref().unwrap(), here.tick);
+        here.tick += 4;
+        assert_eq!(here.feeds(), None);
+        here.tick += 1;
+        assert_eq!(here.feeds(), notice);
+        // Its way into the log, which another node's notice has taken before.
+        let of = |node| Entry::encode_part(&txn, raw.len(), node, b"");
+        here.tick += 50;
+        assert_eq!(here.decides(of(2)), notice);
+        here.tick += 50;
+        assert_eq!(here.decides(of(1)), None);
+        let arriving = here.certifier.arriving().unwrap();
+        assert_eq!([1, 2, 3].map(|node| arriving.is_written(NodeId(node))), [true, true, false]);
+    }
+
+    // Nobody is there who could write it.
+    let mut here = Here::new();
+    here.handle(AgentEvent::Closed { conn: ARRIVAL });
+    assert_eq!((here.part(&raw, 0), here.part(&raw, 1)), (None, notice));
+
+    // Nobody waits for a witness.
+    let mut here = Here::new();
+    let mut members = Members::clone(&here.members);
+    members.members[0].role = MemberRole::Witness;
+    here.members = Arc::new(members);
+    here.handle(AgentEvent::Closed { conn: ARRIVAL });
+    assert_eq!((here.part(&raw, 0), here.part(&raw, 1)), (None, None));
+}
+
+/// Goal: a large transaction waits for the servers that write it while it arrives, and not for ever.
+#[test]
+fn the_end_of_a_large_transaction_waits_for_those_who_write_it() {
+    let (txn, raw) = large(1, 1);
+    let sizes = PartSizes { whole_max: 10, part: PART, under_way: 1 << 20, written_early: 0 };
+    let arrived = || {
+        let mut arriving = Arriving::new(txn);
+        for (at, from) in [(1, 0), (2, PART)] {
+            let part = Entry::encode_part(&txn, raw.len(), from, &raw[from..raw.len().min(from + PART)]);
+            assert!(arriving.add(LogIndex(at), &Entry::decode(part).unwrap()));
+        }
+        arriving
+    };
+    let note = |arriving: &mut Arriving, node| {
+        let notice = arriving.encode_written(NodeId(node));
+        arriving.note_written(&Entry::decode(notice).unwrap());
+    };
+    let whole = [Entry::encode_whole(&txn, crc32fast::hash(&raw), &[LogIndex(1), LogIndex(2)])];
+    let (ms, servers) = (Duration::from_millis, [NodeId(2), NodeId(3)]);
+
+    let (mut arriving, mut progress) = (arrived(), Progress::new(&sizes, None));
+    assert!(progress.next(&txn, &raw, Some(&arriving), &sizes, ms(500), &servers).is_empty());
+    note(&mut arriving, 3);
+    assert!(progress.next(&txn, &raw, Some(&arriving), &sizes, ms(600), &servers).is_empty());
+    note(&mut arriving, 2);
+    assert_eq!(progress.next(&txn, &raw, Some(&arriving), &sizes, ms(700), &servers), whole);
+    assert!(progress.next(&txn, &raw, Some(&arriving), &sizes, ms(800), &servers).is_empty(), "once is enough");
+    progress.again();
+    assert_eq!(progress.next(&txn, &raw, Some(&arriving), &sizes, ms(900), &servers), whole);
+
+    // Those who say nothing are waited for from when all is there, however often it is proposed again.
+    let (arriving, mut progress) = (arrived(), Progress::new(&sizes, None));
+    assert_eq!(progress.next(&txn, &raw, None, &sizes, ms(0), &servers).len(), 2);
+    assert!(progress.next(&txn, &raw, Some(&arriving), &sizes, ms(5_000), &servers).is_empty());
+    progress.again();
+    assert!(progress.next(&txn, &raw, Some(&arriving), &sizes, ms(5_999), &servers).is_empty());
+    assert_eq!(progress.late, []);
+    assert_eq!(progress.next(&txn, &raw, Some(&arriving), &sizes, ms(6_000), &servers), whole);
+    assert_eq!(progress.late, servers);
+
+    // Nobody is waited for who is away, nor for what is too small or has been proposed before.
+    let mut progress = Progress::new(&sizes, Some(raw.len()));
+    assert_eq!(progress.next(&txn, &raw, Some(&arrived()), &sizes, ms(0), &servers), whole);
+    let mut progress = Progress::new(&sizes, None);
+    assert_eq!(progress.next(&txn, &raw, Some(&arrived()), &sizes, ms(0), &[]), whole);
+    let (mut progress, sizes) = (Progress::new(&sizes, None), PartSizes { written_early: raw.len() + 1, ..sizes });
+    assert_eq!(progress.next(&txn, &raw, Some(&arrived()), &sizes, ms(0), &servers), whole);
+}
+
+/// Goal: who was waited for in vain delays no other transaction for a minute.  Method: node 2 never says anything.
+#[test]
+fn who_was_waited_for_in_vain_is_not_waited_for_again() {
+    let mut here = Here::new();
+    here.opens_as(ConnId(3), Role::Backend, ZERO, Arc::default());
+    for (n, waits) in [(1, true), (2, false), (3, true)] {
+        let (txn, raw) = large(1, n);
+        let propose = AgentEvent::Propose { conn: ConnId(3), txn, raw: raw.clone(), permit: None };
+        assert_eq!(here.handle(propose), None);
+        let parts = here.parts();
+        assert_eq!(parts.len(), 2);
+        parts.into_iter().for_each(|part| assert_eq!(here.decides(part), None));
+        let mut whole = here.parts();
+        if waits {
+            assert_eq!(whole, [] as [Bytes; 0]);
+            here.now += Duration::from_secs(1);
+            whole = here.parts();
+        }
+        here.decides(whole.remove(0));
+        here.shows(3 * n);
+        here.tick += 2_999 * u64::from(n > 1) + 1;
+    }
+}
+
+/// Goal: nobody is waited for while the server here does not get on, for which the session that waits may be the
+/// reason. Method: nothing happens for long; then something is committed, and the server shows it or not.
+#[test]
+fn a_server_that_does_not_get_on_waits_for_nobody() {
+    for gets_on in [true, false] {
+        let mut here = Here::new();
+        here.opens_as(ConnId(3), Role::Backend, ZERO, Arc::default());
+        here.decides(Entry::encode(&large(2, 1).0, &[], b""));
+        here.shows(1);
+        let (txn, raw) = large(1, 1);
+        here.handle(AgentEvent::Propose { conn: ConnId(3), txn, raw, permit: None });
+        here.parts().into_iter().for_each(|part| assert_eq!(here.decides(part), None));
+        here.tick += 1_000;
+        assert_eq!(here.parts().len(), 0);
+        here.decides(Entry::encode(&large(2, 2).0, &[], b""));
+        assert_eq!(here.parts().len(), 0, "it has had no time");
+        here.tick += 9;
+        assert_eq!(here.parts().len(), 0);
+        if gets_on {
+            here.shows(4);
+        }
+        here.tick += 1;
+        assert_eq!(here.parts().len(), usize::from(!gets_on));
     }
 }

@@ -24,6 +24,8 @@ pub enum ToNode {
     Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
     Done { conn: ConnId, txn: TxnId },
     Stuck { conn: ConnId, at: LogIndex },
+    More { conn: ConnId, txn: Option<TxnId>, from: u64 },
+    Written { conn: ConnId, txn: TxnId, kept: bool },
     Closed { conn: ConnId },
 }
 
@@ -76,6 +78,7 @@ impl ToNode {
             ToNode::Settle { conn, .. } | ToNode::Position { conn, .. } | ToNode::Done { conn, .. } => *conn,
             ToNode::Read { conn, .. } | ToNode::Await { conn, .. } => *conn,
             ToNode::Lock { conn, .. } | ToNode::Unlock { conn, .. } => *conn,
+            ToNode::More { conn, .. } | ToNode::Written { conn, .. } => *conn,
             ToNode::Stuck { conn, .. } | ToNode::Closed { conn } => *conn,
         }
     }
@@ -95,6 +98,8 @@ impl ToNode {
             ToNode::Position { conn, applied, durable } => AgentEvent::Position { conn, applied, durable },
             ToNode::Done { conn, txn } => AgentEvent::Done { conn, txn },
             ToNode::Stuck { conn, at } => AgentEvent::Stuck { conn, at, message: "it cannot".into() },
+            ToNode::More { conn, txn, from } => AgentEvent::More { conn, txn, from },
+            ToNode::Written { conn, txn, kept } => AgentEvent::Written { conn, txn, kept },
             ToNode::Closed { conn } => AgentEvent::Closed { conn },
         }
     }

@@ -618,6 +618,10 @@ impl Checker {
         }
     }
 
+    pub fn has_committed(&self, txn: &TxnId) -> bool {
+        self.committed_txns.contains_key(txn)
+    }
+
     pub fn told_committed_count(&self) -> usize {
         self.told_committed.len()
     }

@@ -98,6 +98,14 @@ pub enum InjectedBug {
     CutBetweenParts,
     /// One node takes a part that arrives again for the next part.
     RepeatPart,
+    /// The arrival worker writes rows before its PostgreSQL shows the bases of their keys.
+    WritesBeforeBase,
+    /// The arrival worker commits as soon as it has its verdict, without waiting for its turn.
+    ArrivedTakesNoTurn,
+    /// An arrival worker that had to roll back says that all is written, and commits what is left.
+    CommitsGivenUp,
+    /// An arrival worker that has rolled back takes no notice of a verdict of commit.
+    IgnoresVerdict,
     /// One node goes on from its checkpoint without what is reserved.
     ForgetReserved,
     /// One node goes on from its checkpoint without what prepared transactions hold.
@@ -198,6 +206,12 @@ impl Options {
                 whole_max: *[usize::MAX, usize::MAX, 80, 150].get(mix(seed ^ 15) as usize % 4).expect("below 4"),
                 part: 20 + mix(seed ^ 16) as usize % 100,
                 under_way: 1 + mix(seed ^ 17) as usize % 300,
+                written_early: match mix(seed ^ 26) % 3 {
+                    _ if bug.is_some() => usize::MAX,
+                    0 => usize::MAX,
+                    1 => 0,
+                    _ => 120,
+                },
             },
             limits: Limits {
                 window_entries: rng.between(20, 3_000),
@@ -269,8 +283,23 @@ impl Options {
         if let Some(InjectedBug::CutBetweenParts | InjectedBug::RepeatPart) = bug {
             // Large transactions wait for each other.  If there were more of them, they would wait longer than their
             // clients do.
-            (o.parts, o.clients, o.one_way_ms_max) = (PartSizes { whole_max: 100, part: 15, under_way: 60 }, 3, 20);
+            let written_early = usize::MAX;
+            o.parts = PartSizes { whole_max: 100, part: 15, under_way: 60, written_early };
+            (o.clients, o.one_way_ms_max) = (3, 20);
             (o.checkpoint_entries, o.log_entries_max, o.cut_margin) = (5, 10, 0);
+        }
+        if let Some(
+            InjectedBug::WritesBeforeBase
+            | InjectedBug::ArrivedTakesNoTurn
+            | InjectedBug::CommitsGivenUp
+            | InjectedBug::IgnoresVerdict,
+        ) = bug
+        {
+            o.parts = PartSizes { whole_max: 80, part: 50, under_way: 300, written_early: 0 };
+        }
+        if bug == Some(InjectedBug::WritesBeforeBase) {
+            // Servers that are behind.
+            (o.keys, o.poison_per_million) = (o.keys.min(10), 20_000);
         }
         if bug == Some(InjectedBug::BelieveName) {
             (o.checkpoint_entries, o.fault_every_ms) = (3, 50);
@@ -296,6 +325,10 @@ impl Options {
             // Large transactions wait for each other, and should not wait longer than their clients do.
             o.clients = o.clients.min(if o.voters == 3 { 3 } else { 1 });
             o.commit_timeout = o.commit_timeout.max(5 * SECOND);
+        }
+        if o.writes_early() {
+            // Each of them takes longer.
+            o.commit_timeout = 12 * SECOND;
         }
         if o.bytes_per_ms > 0 {
             // If the log were shorter than what is added while a snapshot travels, a member that needs one would
@@ -337,6 +370,11 @@ impl Options {
             _ if self.lease_regions == 0 => 1_000,
             _ => [950, 1_000, 1_050][drawn as usize % 3],
         }
+    }
+
+    /// Some transactions are written while they arrive.
+    pub fn writes_early(&self) -> bool {
+        self.parts.whole_max != usize::MAX && self.parts.written_early != usize::MAX
     }
 
     /// The first table of members, which all nodes begin with.

@@ -12,11 +12,13 @@
 //! | `poison` | entries that a PostgreSQL cannot apply; healing by a copy; an operator who has one left out |
 //! | `node`, `host`, `disk` | one node: the daemon's replica, and the simulated host and disk that it runs on |
 //! | `postgres`, `session`, `rows` | the turn and the apply worker; transactions and their clients; rows as lists |
+//! | `arrival` | the worker that writes large transactions while they arrive |
 //! | `checker` | what must hold, judged from outside by what nodes say and do |
 //! | `onetrip_checker` | the same for what clients saw: the histories of their transactions |
 //! | [`ctx`] | options drawn from the seed, injected bugs |
 
 mod agent;
+mod arrival;
 mod checker;
 pub mod ctx;
 mod disk;

@@ -65,7 +65,7 @@ impl Ctx {
         self.poison.insert(txn, poison);
     }
 
-    fn is_poison_for(&self, txn: TxnId, node: NodeId) -> bool {
+    pub(crate) fn is_poison_for(&self, txn: TxnId, node: NodeId) -> bool {
         match self.poison.get(&txn) {
             None => false,
             Some(Poison::One(one)) => node == *one && node != txn.node,

@@ -1,5 +1,5 @@
 //! A model of one PostgreSQL: the turn, the apply worker, who is let in, and what a crash destroys.  Sessions are in
-//! `session`.
+//! `session`, the arrival worker is in `arrival`.
 //!
 //! It keeps the promises that the extension makes (`docs/agent-protocol.md`) and no others.
 //!
@@ -10,6 +10,7 @@
 //! - After a start, no client is let in before everything is visible that the node's WELCOME named.
 
 use crate::agent::{ConnId, FromNode, ToNode};
+use crate::arrival::ArrivalWorker;
 use crate::ctx::{Ctx, Micros, MS};
 use crate::poison;
 use crate::prepared::{self, Kept, Step};
@@ -48,6 +49,11 @@ pub enum Wish {
         wake: u64,
     },
     WakeWorker(Micros),
+    /// The same as for a session.
+    WakeArrivalWorker {
+        at: Micros,
+        wake: u64,
+    },
 }
 
 pub struct Postgres {
@@ -78,6 +84,7 @@ pub struct Postgres {
     pub(crate) worker: Option<ConnId>,
     pub(crate) queue: VecDeque<Fed>,
     worker_wakes: bool,
+    pub(crate) arrival: ArrivalWorker,
     pub wishes: Vec<Wish>,
     /// How many transactions its own sessions have committed since the last look.
     pub acknowledged: u64,
@@ -108,6 +115,7 @@ impl Postgres {
             worker: None,
             queue: VecDeque::new(),
             worker_wakes: false,
+            arrival: ArrivalWorker::default(),
             wishes: Vec::new(),
             acknowledged: 0,
             closing: false,
@@ -124,6 +132,9 @@ impl Postgres {
             self.wake(slot, ctx.now + ctx.rng.between(0, 100 * MS));
         }
         self.wake_worker(ctx.now);
+        if ctx.options.writes_early() {
+            self.wake_arrival_worker(ctx.now + ctx.rng.between(0, 100 * MS));
+        }
     }
 
     pub(crate) fn lets_clients_in(&self) -> bool {
@@ -145,6 +156,7 @@ impl Postgres {
         let mut broke: Vec<ConnId> = self.worker.take().into_iter().collect();
         self.queue.clear();
         self.worker_wakes = false;
+        broke.extend(self.end_arrival_worker(ctx));
         broke.extend(self.end_sessions(ctx));
         // These were in shared memory.
         self.given_up.clear();
@@ -163,7 +175,7 @@ impl Postgres {
 
     pub(crate) fn hello(&self, role: Role) -> Hello {
         let (applied, durable) = match role {
-            Role::Backend => (LogIndex::ZERO, LogIndex::ZERO),
+            Role::Backend | Role::ArrivalWorker => (LogIndex::ZERO, LogIndex::ZERO),
             Role::ApplyWorker => (self.applied, self.durable),
         };
         Hello { version: VERSION, role, pid: 1, incarnation: self.incarnation, applied, durable }
@@ -212,6 +224,10 @@ impl Postgres {
 
     pub fn receive(&mut self, from: FromNode, ctx: &mut Ctx) {
         let conn = from.conn;
+        if self.arrival.conn == Some(conn) {
+            self.arrival_worker_hears(from.decode(), ctx);
+            return self.progress(ctx);
+        }
         match from.decode() {
             Some(ToPostgres::Welcome { committed, .. }) => {
                 if self.worker == Some(conn) {
@@ -262,8 +278,8 @@ impl Postgres {
                 ctx.events.add(if missing.is_empty() { "shown everywhere" } else { "not shown everywhere" });
                 ctx.shown_everywhere = missing.is_empty().then_some(at);
             }
-            // Nobody here asks for a rehearsal.
-            Some(ToPostgres::Rehearsed { .. } | ToPostgres::Seen { .. }) => {}
+            // Nobody here asks for a rehearsal, and bytes may come to an arrival worker that has ended.
+            Some(ToPostgres::Rehearsed { .. } | ToPostgres::Seen { .. } | ToPostgres::Arriving { .. }) => {}
             Some(ToPostgres::OutcomeIs { txn, state, at }) => {
                 if state != OutcomeState::NotSoFar {
                     self.given_up.retain(|g| g.txn != txn);
@@ -275,7 +291,7 @@ impl Postgres {
     }
 
     pub fn conns(&self) -> Vec<ConnId> {
-        self.sessions.iter().filter_map(|s| s.conn).chain(self.worker).collect()
+        self.sessions.iter().filter_map(|s| s.conn).chain(self.worker).chain(self.arrival.conn).collect()
     }
 
     fn slot_of(&self, conn: ConnId) -> Option<usize> {
@@ -290,11 +306,15 @@ impl Postgres {
         self.journal.push_back(at);
     }
 
-    /// The session whose turn it is goes on.
+    /// The session whose turn it is goes on, or the arrival worker.
     pub(crate) fn progress(&mut self, ctx: &mut Ctx) {
-        // This ends: each round commits one session's transaction.
-        for _ in 0..=self.sessions.len() {
+        // This ends: each round commits the transaction of one of them.
+        for _ in 0..=self.sessions.len() + 1 {
             let applied = self.applied;
+            if self.arrival.has_turn(applied) {
+                self.arrival_worker_goes_on(ctx);
+                continue;
+            }
             let next = self
                 .sessions
                 .iter()
@@ -332,7 +352,8 @@ impl Postgres {
         if let (Some(Step::End { name, commit }), true) = (&fed.step, self.applied == fed.previous) {
             fed.rows = self.rows_of_step(*name, *commit);
         }
-        let has_backend = self.sessions.iter().any(|s| s.open_txn() == Some(fed.txn));
+        let has_backend =
+            self.sessions.iter().any(|s| s.open_txn() == Some(fed.txn)) || self.arrival.txn() == Some(fed.txn);
         if has_backend || self.applied != fed.previous || !self.make_way(&fed, ctx) {
             // Something else must happen first, which will wake it again.
             self.queue.push_front(fed);
@@ -360,9 +381,10 @@ impl Postgres {
         self.progress(ctx);
     }
 
-    /// Evicts the sessions that hold a row which the entry needs.  `false`: a proposal that is bound to lose has to
-    /// be told first.
+    /// Evicts the sessions that hold a row which the entry needs, and the arrival worker.  `false`: a proposal that is
+    /// bound to lose has to be told first.
     fn make_way(&mut self, fed: &Fed, ctx: &mut Ctx) -> bool {
+        self.evict_arrival_worker(fed, ctx);
         let mut free = true;
         for slot in 0..self.sessions.len() {
             let session = &self.sessions[slot];
@@ -385,6 +407,6 @@ impl Postgres {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.sessions.iter().all(|s| matches!(s.doing, Doing::Idle))
+        self.queue.is_empty() && self.arrival.is_idle() && self.sessions.iter().all(|s| matches!(s.doing, Doing::Idle))
     }
 }

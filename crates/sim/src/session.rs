@@ -470,8 +470,8 @@ impl Postgres {
     /// Takes the lock of a row in this PostgreSQL, and then its base.
     fn change_or_abort(&mut self, slot: usize, mut work: Work, (hash, mode): (u64, LockMode), ctx: &mut Ctx) -> Doing {
         let snapshot = self.snapshot(&mut work, ctx);
-        let is_held =
-            self.sessions.iter().flat_map(Session::keys).any(|k| k.hash == hash && k.mode.conflicts_with(mode));
+        let is_held = self.arrival.holds(hash, mode)
+            || self.sessions.iter().flat_map(Session::keys).any(|k| k.hash == hash && k.mode.conflicts_with(mode));
         if is_held || self.rows.last_change(hash) > snapshot {
             ctx.events.add(if is_held { "lost to a row lock" } else { "lost to a newer row" });
             return self.abort(slot, work, ctx);

@@ -35,6 +35,7 @@ pub(crate) enum Event {
     ToPostgres(usize, u64, FromNode),
     Session(usize, u64, usize, u64),
     Worker(usize, u64),
+    ArrivalWorker(usize, u64, u64),
     Flush(usize, u64),
     Ask,
     StartNode(usize, u64),
@@ -260,6 +261,11 @@ impl World {
                     p.worker_step(decided.is_some(), next_conn, ctx);
                 });
             }
+            Event::ArrivalWorker(i, incarnation, wake) => {
+                self.with_postgres(i, incarnation, |p, decided, next_conn, ctx| {
+                    p.arrival_worker_wakes(wake, decided.is_some(), next_conn, ctx);
+                });
+            }
             Event::Flush(i, incarnation) => {
                 let next = now + self.ctx.rng.between(100 * MS, SECOND);
                 if self.with_postgres(i, incarnation, |p, _, _, ctx| p.flush(ctx)) {
@@ -395,6 +401,7 @@ impl World {
             match wish {
                 Wish::Wake { slot, at, wake } => self.at(at, Event::Session(i, incarnation, slot, wake)),
                 Wish::WakeWorker(at) => self.at(at, Event::Worker(i, incarnation)),
+                Wish::WakeArrivalWorker { at, wake } => self.at(at, Event::ArrivalWorker(i, incarnation, wake)),
                 Wish::Send(frame) => {
                     if let ToNode::Hello { conn, .. } = &frame {
                         self.conn_life.insert(*conn, life);

@@ -290,6 +290,26 @@ fn a_part_that_counts_twice_on_one_node_is_found() {
 }
 
 #[test]
+fn rows_that_are_written_before_their_base_is_shown_are_found() {
+    found(InjectedBug::WritesBeforeBase, 200, &["a deadlock"]);
+}
+
+#[test]
+fn an_arrival_worker_that_does_not_wait_for_its_turn_is_found() {
+    found(InjectedBug::ArrivedTakesNoTurn, 20, &["the next committed entry is"]);
+}
+
+#[test]
+fn an_arrival_worker_that_commits_what_it_has_rolled_back_is_found() {
+    found(InjectedBug::CommitsGivenUp, 20, &["has other rows", "lost update"]);
+}
+
+#[test]
+fn an_arrival_worker_that_has_rolled_back_and_stays_after_its_verdict_is_found() {
+    found(InjectedBug::IgnoresVerdict, 100, &["all is healed, but", "ends at"]);
+}
+
+#[test]
 fn a_node_that_forgets_what_is_held_is_found() {
     found(
         InjectedBug::ForgetHeld,
@@ -361,6 +381,33 @@ fn what_is_prepared_is_ended_and_stands_in_the_way_in_some_seeds() {
     for seed in 1..=200 {
         events.merge(&run(Options::draw(seed, None), false).events);
         if wanted.iter().all(|what| events.0.get(what).is_some_and(|n| *n > 10)) {
+            return;
+        }
+    }
+    panic!("not enough of {wanted:?}: {events:?}");
+}
+
+/// Goal: the same for what is written while it arrives.
+#[test]
+fn what_arrives_is_written_early_and_ends_in_every_way_in_some_seeds() {
+    let mut events = onetrip_sim::Stats::default();
+    let wanted = [
+        "written early",
+        "written after the verdict",
+        "arrived in part, and not to be committed",
+        "arrived, and not to be committed",
+        "committed by the arrival worker",
+        "arrival waits for its base",
+        "arrival given up",
+        "arrival worker evicted",
+        "arrival worker ended after its verdict",
+        "arrived, and shown already",
+        "given up, and to be committed",
+    ];
+    for seed in 1..=1_000 {
+        events.merge(&run(Options::draw(seed, None), false).events);
+        if wanted.iter().all(|what| events.0.get(what).is_some_and(|n| *n > 10)) {
+            println!("all of it after {seed} seeds");
             return;
         }
     }

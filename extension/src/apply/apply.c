@@ -247,7 +247,6 @@ static bool group_notifies = false;
 
 static void apply_write_set(OtReader *r);
 static bool apply_looks_names_up(const OtReader *r, TimestampTz *started);
-static void apply_take_over_start_time(TimestampTz started);
 
 /* COMMIT PREPARED and ROLLBACK PREPARED, in a transaction of their own. */
 static void
@@ -259,7 +258,7 @@ apply_prepared(OtReader *r)
 	if (!ot_prepared_end(r, &prepared))
 		return;
 	if (apply_looks_names_up(&prepared, &started))
-		apply_take_over_start_time(started);
+		ot_apply_take_over_start_time(started);
 	apply_write_set(&prepared);
 }
 
@@ -270,7 +269,7 @@ apply_write_set(OtReader *r)
 	uint8		format;
 
 	ran_functions = false;
-	if (r->at == r->end)
+	if (!ot_has_more(r))
 		return;
 	format = ot_get_u8(r);
 	if (format != OT_WRITE_SET_FORMAT)
@@ -283,10 +282,12 @@ apply_write_set(OtReader *r)
 	ot_object_names_begin();
 	ot_contents_apply_begin();
 	ot_session_settings_begin();
-	while (r->at < r->end)
+	while (ot_has_more(r))
 	{
 		uint8		op = ot_get_u8(r);
 
+		if (unlikely(ot_writes_early))
+			ot_arrival_operation(op, r);
 		switch (op)
 		{
 			case 'R':
@@ -356,13 +357,17 @@ apply_write_set(OtReader *r)
 	ot_session_settings_end();
 }
 
-/* Applies one write set in the present transaction. */
-void
+/*
+ * Applies one write set in the present transaction.  Returns whether it may have
+ * run user functions.
+ */
+bool
 ot_apply_operations(OtReader *r)
 {
 	ot_apply_rows_begin();
 	apply_write_set(r);
 	ot_apply_rows_close();
+	return ran_functions;
 }
 
 /*
@@ -399,8 +404,8 @@ apply_looks_names_up(const OtReader *r, TimestampTz *started)
  * Gives this transaction the start time that it had in its own region, so that
  * now() in a statement is the same everywhere.
  */
-static void
-apply_take_over_start_time(TimestampTz started)
+void
+ot_apply_take_over_start_time(TimestampTz started)
 {
 #ifndef USE_ASSERT_CHECKING		/* it asserts that this is a parallel worker */
 	SetParallelStartTimestamps(started, started);
@@ -605,7 +610,21 @@ apply_transaction(OtEntry *entry, OtReader *r)
 			ot_turn_forget(false);
 			return false;
 		}
-		apply_take_over_start_time(started);
+		ot_apply_take_over_start_time(started);
+	}
+	/*
+	 * What the arrival worker has may come before this entry, and need not be
+	 * written yet, as what a session has is.
+	 */
+	if (unlikely(ot_turn_is_arriving()) && ot_applied_index().value < entry->previous.value && !has_turn)
+	{
+		if (!ot_apply_take_turn())
+		{
+			ot_turn_forget(false);
+			return false;
+		}
+		/* nobody has held it up so far */
+		apply_set_applying(entry);
 	}
 	if (has_failed && !has_turn && !ot_apply_take_turn())
 	{
@@ -888,7 +907,8 @@ ot_apply_main(Datum arg)
 							(errmsg("onetrip apply worker restarts: sessions have used too many different custom settings")));
 					proc_exit(1);
 				}
-				if (untold_entries >= POSITION_ENTRIES)
+				if (untold_entries >= POSITION_ENTRIES ||
+					TimestampDifferenceExceeds(told_at, ot_now(), POSITION_MS))
 					apply_tell_position();
 			}
 			else if (type == OT_FRAME_WELCOME)

@@ -16,7 +16,11 @@
 /* apply.c */
 extern void ot_apply_register(void);
 extern PGDLLEXPORT void ot_apply_main(Datum arg);
-extern void ot_apply_operations(OtReader *r);
+extern bool ot_apply_operations(OtReader *r);
+
+/* arrival.c */
+extern void ot_arrival_register(void);
+extern PGDLLEXPORT void ot_arrival_main(Datum arg);
 
 /* evict.c */
 extern void ot_evict_init(void);

@@ -45,9 +45,13 @@ typedef struct OtRowFinder
 /* apply.c */
 extern void ot_apply_let_locks_go(void);
 extern void ot_apply_set_up_session(void);
+extern void ot_apply_take_over_start_time(TimestampTz started);
 extern bool ot_apply_take_turn(void);
 extern bool ot_apply_has_turn(void);
 extern bool ot_apply_has_failed(void);
+
+/* arrival.c */
+extern void ot_arrival_operation(uint8 op, OtReader *r);
 
 /* left_out.c */
 extern void ot_left_out_apply(const OtEntry *entry, OtReader *r);

@@ -303,6 +303,11 @@ apply_row_open_table(OpenTable *table)
 	ExecOpenIndices(table->result_rel, false);
 	apply_row_leave_user_context(&context);
 	table->unchecked = apply_row_find_unchecked(table);
+	if (ot_writes_early && (table->unchecked != NIL || strcmp(table->schema, "onetrip") == 0))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("rows of table \"%s.%s\" are not written before they are decided",
+						table->schema, table->name)));
 	table->given_row = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsHeapTuple);
 	/* A copy, since the cached one may be freed while the table is open. */
 	table->new_row = MakeSingleTupleTableSlot(CreateTupleDescCopy(table->info->as_given),

@@ -221,7 +221,11 @@ evict_proc(PGPROC *proc, OtEvictionWhy why, Oid relid, const char *table)
 
 	/* Else another evictor was first; what that one noted stays. */
 	if (is_first)
+	{
 		pg_atomic_fetch_add_u64(&ot_slots->evictions, 1);
+		/* the arrival worker looks whenever it wakes */
+		SetLatch(&proc->procLatch);
+	}
 	evict_press_process(proc, &slot->eviction);
 	return true;
 }

@@ -109,6 +109,7 @@ ot_prepared_end(OtReader *r, OtReader *prepared)
 		MemoryContextSwitchTo(spi);
 		prepared->at = VARDATA(write_set);
 		prepared->end = VARDATA(write_set) + VARSIZE(write_set) - VARHDRSZ;
+		prepared->more = NULL;
 	}
 	SPI_finish();
 	return commit;

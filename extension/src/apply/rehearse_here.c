@@ -48,7 +48,7 @@ rehearse_carry_out_and_roll_back(OtReader *r)
 		PushActiveSnapshot(GetTransactionSnapshot());
 		/* as the worker may have to */
 		ot_functions_drop();
-		ot_apply_operations(r);
+		(void) ot_apply_operations(r);
 	}
 	PG_CATCH();
 	{

@@ -46,7 +46,11 @@ extern void ot_subscription_remove(const char *name);
 
 /* turn.c */
 extern void ot_turn_init(void);
+extern void ot_turn_begin_arriving(OtTxnId txn);
+extern void ot_turn_may_be_decided(void);
+extern bool ot_turn_is_arriving(void);
 extern void ot_turn_decided(OtLogIndex index, OtLogIndex previous);
+extern bool ot_turn_is_handed_over(void);
 extern bool ot_turn_extend(OtLogIndex index);
 extern bool ot_turn_try(void);
 extern void ot_turn_forget(bool committed);

@@ -196,7 +196,6 @@ extern void ot_session_end_later(void);
 
 /* turn.c */
 extern void ot_turn_begin_proposing(OtTxnId txn);
-extern bool ot_turn_is_handed_over(void);
 extern void ot_turn_publish(void);
 extern void ot_turn_leave_open(OtTxnId txn);
 extern int	ot_turn_left_open(OtTxnId *txns, int max);

@@ -27,6 +27,9 @@
  * more than onetrip.commit_timeout for each MiB.
  */
 #define MS_PER_MB 250
+/* One that other regions write while it arrives waits for them, too (crates/core/src/parts.rs). */
+#define EARLY_MB 8
+#define EARLY_MS 5000
 
 static void
 proposal_raise_unreachable(OtAgent *a)
@@ -149,7 +152,8 @@ proposal_send(Proposal *proposal)
 		proposal->may_be_logged = true;
 		if (proposal->cut_short_at == 0)
 			proposal->deadline = TimestampTzPlusMilliseconds(proposal->deadline,
-															 (int64) proposal->size_mb * MS_PER_MB);
+															 (int64) proposal->size_mb * MS_PER_MB +
+															 (proposal->size_mb >= EARLY_MB ? EARLY_MS : 0));
 		ot_commit_proposed();
 		OT_STOP_POINT("propose-sent");
 	}

@@ -89,7 +89,7 @@ typedef struct TurnMember
 	pg_atomic_uint32 handover;	/* 1: decided, but must leave its entry to the
 								 * worker */
 	TurnStage	stage;
-	uint64		sequence;		/* of its transaction id; 0 for the worker, whose
+	uint64		sequence;		/* of its transaction id; 0 for the workers, whose
 								 * entries have ids of others */
 	OtLogIndex	index;			/* of its entry, or the last of several; valid
 								 * from QUEUED on */
@@ -105,6 +105,9 @@ typedef struct TurnShared
 	OtLogIndex	holder;			/* entry whose commit is under way, or 0 */
 	int			gates_closed;	/* number of gates that delay the next turn */
 	TurnGate	gates[GATES_MAX];
+	OtTxnId		arriving;		/* what the arrival worker has; sequence 0: nothing */
+	bool		may_be_decided; /* that */
+	int			arrival_worker; /* its number, while it has something */
 	OtLogIndex	unseen_after;	/* the worker is about to pass over the positions */
 	OtLogIndex	unseen_up_to;	/* ... after the first, up to this one; 0: none */
 	int			nproposed;		/* members that are PROPOSED */
@@ -290,6 +293,45 @@ ot_turn_begin_proposing(OtTxnId txn)
 }
 
 /*
+ * The arrival worker has a transaction of another region, which it may have to
+ * commit.  It may be evicted until that is decided.
+ */
+void
+ot_turn_begin_arriving(OtTxnId txn)
+{
+	TurnMember *myself = turn_myself();
+
+	pg_atomic_write_u32(&myself->handover, 0);
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	OT_ASSERT(myself->stage == TURN_AWAY && myself->sequence == 0 && turn->arriving.sequence == 0);
+	myself->stage = TURN_PROPOSED;
+	turn->nproposed++;
+	turn->arriving = txn;
+	turn->may_be_decided = false;
+	turn->arrival_worker = my_number;
+	LWLockRelease(&turn->lock);
+}
+
+/* Called before the node can send a verdict on it. */
+void
+ot_turn_may_be_decided(void)
+{
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	turn->may_be_decided = true;
+	LWLockRelease(&turn->lock);
+}
+
+/*
+ * Has the arrival worker something that may come before an entry which the apply
+ * worker has?
+ */
+bool
+ot_turn_is_arriving(void)
+{
+	return turn->arriving.sequence != 0 && turn->may_be_decided;
+}
+
+/*
  * Joins the queue, so that the process before this one wakes it.  The worker
  * does so for entries of others, without having proposed them.
  */
@@ -443,9 +485,12 @@ ot_turn_forget(bool committed)
 	}
 	if (myself->sequence != 0)
 		turn_take_from_bucket(my_number);
+	else if (turn->arriving.sequence != 0 && turn->arrival_worker == my_number)
+		turn->arriving.sequence = 0;
 	else
 		turn->unseen_up_to.value = 0;
-	if (myself->stage == TURN_HELD)
+	/* one that left the head of the queue was in the others' way */
+	if (myself->stage == TURN_HELD || myself->stage == TURN_QUEUED)
 		next = turn_next();
 	myself->stage = TURN_AWAY;
 	myself->sequence = 0;
@@ -509,17 +554,26 @@ ot_turn_settled(int count)
 	LWLockRelease(&turn->lock);
 }
 
-/* Is a backend of this server going to commit this entry by itself? */
+/*
+ * Is a backend of this server, or the arrival worker, going to commit this entry
+ * by itself?
+ */
 bool
 ot_turn_backend_has(OtTxnId txn)
 {
+	bool		is_own = txn.node == (uint32) ot_node_id && txn.incarnation == ot_incarnation();
 	bool		has;
 
-	if (txn.node != (uint32) ot_node_id || txn.incarnation != ot_incarnation())
+	/* the arrival worker had it before the node could send it to the worker */
+	if (!is_own && likely(turn->arriving.sequence != txn.sequence))
 		return false;
 
 	LWLockAcquire(&turn->lock, LW_SHARED);
-	has = turn_is_in_bucket(txn.sequence);
+	if (is_own)
+		has = turn_is_in_bucket(txn.sequence);
+	else
+		has = turn->arriving.sequence == txn.sequence &&
+			turn->arriving.incarnation == txn.incarnation && turn->arriving.node == txn.node;
 	LWLockRelease(&turn->lock);
 	return has;
 }
@@ -537,7 +591,10 @@ ot_turn_someone_before(void)
 
 	LWLockAcquire(&turn->lock, LW_SHARED);
 	OT_ASSERT(myself->stage == TURN_QUEUED);
-	/* or the turn is taken, or delayed by a gate */
+	/*
+	 * Or the turn is taken, or delayed by a gate.  While something arrives there is
+	 * always one: then the end of the connection tells the worker.
+	 */
 	found = turn->nproposed > 0 || turn_first_in_queue() != myself ||
 		turn->holder.value != 0 || turn->gates_closed != 0;
 	LWLockRelease(&turn->lock);

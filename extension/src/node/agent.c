@@ -391,6 +391,7 @@ ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
 				*type = (unsigned char) at[4];
 				body->at = at + 5;
 				body->end = at + want;
+				body->more = NULL;
 				agent->handed_out = want;
 				return true;
 			}
@@ -456,6 +457,7 @@ ot_agent_peek(OtAgent *agent, OtFrameType *type, OtReader *body)
 	*type = (unsigned char) agent->in.data[begin + 4];
 	body->at = agent->in.data + begin + 5;
 	body->end = agent->in.data + begin + 4 + (int) len;
+	body->more = NULL;
 	return true;
 }
 
@@ -657,4 +659,15 @@ ot_agent_get_locked(OtReader *body, OtLocked *locked)
 	locked->other = ot_get_txn(body);
 	locked->others_asked = ot_get_u8(body) != 0;
 	strlcpy(locked->region, ot_get_str(body), sizeof(locked->region));
+}
+
+/* ERROR 08P01 if the body ends too early. */
+void
+ot_agent_get_arriving(OtReader *body, OtArriving *arriving)
+{
+	arriving->txn = ot_get_txn(body);
+	arriving->total = ot_get_u64(body);
+	arriving->from = ot_get_u64(body);
+	arriving->length = body->end - body->at;
+	arriving->bytes = ot_get_bytes(body, arriving->length);
 }

@@ -20,11 +20,16 @@
 /* "4294967295-ffffffffffffffff-ffffffffffffffff" and the final zero */
 #define OT_TXN_ID_TEXT_MAX 48
 
-/* Bytes to read; the ot_get functions raise ERROR 08P01 at the end of them. */
+/*
+ * Bytes to read; the ot_get functions raise ERROR 08P01 at the end of them.  If
+ * they are still arriving, `more` waits until so many are there, and moves `end`;
+ * false: there are no more.
+ */
 typedef struct OtReader
 {
 	const char *at;
 	const char *end;
+	bool		(*more) (struct OtReader *r, uint32 len);
 } OtReader;
 
 /* ---- wire.c: the types of the wire format, little-endian ---- */
@@ -35,6 +40,7 @@ extern void ot_put_u32(StringInfo buf, uint32 v);
 extern void ot_put_u64(StringInfo buf, uint64 v);
 extern void ot_put_str(StringInfo buf, const char *s);
 extern void ot_put_txn(StringInfo buf, OtTxnId txn);
+extern bool ot_has_more(OtReader *r);
 extern uint8 ot_get_u8(OtReader *r);
 extern uint16 ot_get_u16(OtReader *r);
 extern uint32 ot_get_u32(OtReader *r);
@@ -67,6 +73,8 @@ typedef enum OtFrameType
 	OT_FRAME_LOOK = 0x0b,
 	OT_FRAME_LOCK = 0x0c,
 	OT_FRAME_UNLOCK = 0x0d,
+	OT_FRAME_MORE = 0x0e,
+	OT_FRAME_WRITTEN = 0x0f,
 	OT_FRAME_WELCOME = 0x81,
 	OT_FRAME_VERDICT = 0x82,
 	OT_FRAME_OUTCOME_IS = 0x83,
@@ -75,13 +83,15 @@ typedef enum OtFrameType
 	OT_FRAME_READ_AT = 0x86,
 	OT_FRAME_SHOWN = 0x87,
 	OT_FRAME_SEEN = 0x88,
-	OT_FRAME_LOCKED = 0x89
+	OT_FRAME_LOCKED = 0x89,
+	OT_FRAME_ARRIVING = 0x8a
 } OtFrameType;
 
 typedef enum OtRole
 {
 	OT_ROLE_BACKEND = 0,
-	OT_ROLE_APPLY_WORKER = 1
+	OT_ROLE_APPLY_WORKER = 1,
+	OT_ROLE_ARRIVAL_WORKER = 2
 } OtRole;
 
 typedef enum OtOutcome
@@ -207,6 +217,18 @@ typedef struct OtLocked
 	char		region[NAMEDATALEN];	/* of the other transaction */
 } OtLocked;
 
+/* Bytes of a transaction that is arriving, at most so many at once. */
+#define OT_ARRIVING_BYTES_MAX (1024 * 1024)
+
+typedef struct OtArriving
+{
+	OtTxnId		txn;
+	uint64		total;			/* of the whole encoded entry */
+	uint64		from;			/* where in it these belong */
+	const char *bytes;			/* within the frame */
+	uint32		length;
+} OtArriving;
+
 typedef struct OtAgent OtAgent;
 
 extern OtAgent *ot_agent_create(MemoryContext context);
@@ -236,5 +258,6 @@ extern void ot_agent_get_read_at(OtReader *body, OtReadAt *answer);
 extern void ot_agent_get_seen(OtReader *body, OtSeen *seen);
 extern bool ot_agent_get_shown(OtReader *body, OtShown *shown);
 extern void ot_agent_get_locked(OtReader *body, OtLocked *locked);
+extern void ot_agent_get_arriving(OtReader *body, OtArriving *arriving);
 
 #endif							/* ONETRIP_NODE_H */

@@ -68,12 +68,19 @@ ot_put_txn(StringInfo buf, OtTxnId txn)
 	ot_put_u64(buf, txn.sequence);
 }
 
+/* Is there anything left to read? */
+bool
+ot_has_more(OtReader *r)
+{
+	return r->at < r->end || (r->more != NULL && r->more(r, 1));
+}
+
 const char *
 ot_get_bytes(OtReader *r, uint32 len)
 {
 	const char *at = r->at;
 
-	if ((size_t) (r->end - r->at) < len)
+	if ((size_t) (r->end - r->at) < len && (r->more == NULL || !r->more(r, len)))
 		ereport(ERROR,
 				(errcode(OT_ERR_PROTOCOL),
 				 errmsg("message from the node ends too early: %u bytes wanted, %zu left",

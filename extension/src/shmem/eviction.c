@@ -55,7 +55,9 @@ eviction_say_evicted(const OtEviction *eviction, bool ends)
 {
 	const char *region = eviction->region;
 
-	ot_conflict_note(OT_CONFLICT_EVICTED, eviction->relid, eviction->table, NULL, region,
+	/* what the arrival worker has is not lost */
+	if (!ot_writes_early)
+		ot_conflict_note(OT_CONFLICT_EVICTED, eviction->relid, eviction->table, NULL, region,
 					 eviction->index);
 	errcode(OT_ERR_LOST);
 	switch (eviction->why)

@@ -20,7 +20,7 @@ SELECT name, unit.read_frame(bytes) AS fields FROM golden WHERE get_byte(bytes, 
 -- Cut anywhere on the wire: no frame yet, and never one if the node has gone.
 SELECT name, unit.read_prefixes(bytes) = length(bytes) AS waits_for_all FROM golden ORDER BY name COLLATE "C";
 
--- Cut anywhere, with a length field to match: 08P01, except within the write set of an ENTRY or the text of a SEEN, which are opaque, and before the times of a VERDICT.
+-- Cut anywhere, with a length field to match: 08P01, except within the write set of an ENTRY, the text of a SEEN or the bytes of an ARRIVING, which are opaque, and before the times of a VERDICT.
 CREATE FUNCTION pg_temp.cut(bytes bytea, OUT bodies int, OUT refused int, OUT taken int) LANGUAGE plpgsql AS $$
 BEGIN
     bodies := length(bytes) - 5;

@@ -34,7 +34,7 @@ unit_write_set(PG_FUNCTION_ARGS)
 {
 	OtTxnId		txn = {1, 1, 1};
 	StringInfoData entry;
-	OtReader	r;
+	OtReader	r = {0};
 	uint32		nkeys;
 
 	ot_large_object_capture_cuts();

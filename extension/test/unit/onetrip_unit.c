@@ -225,6 +225,8 @@ unit_write_frame(PG_FUNCTION_ARGS)
 		PG_RETURN_BYTEA_P(write_hello(OT_ROLE_BACKEND, 0, 0, 4242));
 	if (strcmp(name, "hello_apply_worker") == 0)
 		PG_RETURN_BYTEA_P(write_hello(OT_ROLE_APPLY_WORKER, 1000, 990, 4243));
+	if (strcmp(name, "hello_arrival_worker") == 0)
+		PG_RETURN_BYTEA_P(write_hello(OT_ROLE_ARRIVAL_WORKER, 0, 0, 4244));
 
 	pair = connect_quietly();
 	if (strcmp(name, "propose") == 0 || strcmp(name, "propose_empty") == 0)
@@ -299,6 +301,20 @@ unit_write_frame(PG_FUNCTION_ARGS)
 		frame = ot_agent_frame(pair->agent, OT_FRAME_UNLOCK);
 		ot_put_txn(frame, golden_txn);
 		ot_put_u64(frame, 3);
+	}
+	else if (strcmp(name, "more") == 0 || strcmp(name, "more_of_next") == 0)
+	{
+		OtTxnId		none = {0};
+
+		frame = ot_agent_frame(pair->agent, OT_FRAME_MORE);
+		ot_put_txn(frame, strcmp(name, "more") == 0 ? golden_txn : none);
+		ot_put_u64(frame, strcmp(name, "more") == 0 ? 131072 : 0);
+	}
+	else if (strcmp(name, "written") == 0 || strcmp(name, "written_given_up") == 0)
+	{
+		frame = ot_agent_frame(pair->agent, OT_FRAME_WRITTEN);
+		ot_put_txn(frame, golden_txn);
+		ot_put_u8(frame, strcmp(name, "written") == 0);
 	}
 	else if (strcmp(name, "rehearse") == 0)
 	{
@@ -426,6 +442,15 @@ decode(OtFrameType type, OtReader *body)
 								ot_txn_to_text(locked.other, other), locked.region,
 								locked.others_asked ? "asked others" : "asked nobody");
 			}
+		case OT_FRAME_ARRIVING:
+			{
+				OtArriving	arriving;
+
+				ot_agent_get_arriving(body, &arriving);
+				return psprintf("ARRIVING %s total " UINT64_FORMAT " from " UINT64_FORMAT " bytes %s",
+								ot_txn_to_text(arriving.txn, txn), arriving.total, arriving.from,
+								bytes_to_hex(arriving.bytes, arriving.bytes + arriving.length));
+			}
 		default:
 			elog(ERROR, "the node does not send frames of type 0x%02x", type);
 	}
@@ -469,6 +494,7 @@ unit_decode_body(PG_FUNCTION_ARGS)
 	memcpy(copy, VARDATA_ANY(bytes), len);
 	body.at = copy;
 	body.end = copy + len;
+	body.more = NULL;
 	PG_RETURN_TEXT_P(cstring_to_text(decode(PG_GETARG_INT32(0), &body)));
 }
 
@@ -715,7 +741,7 @@ unit_operations(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	StringInfoData entry;
-	OtReader	r;
+	OtReader	r = {0};
 	Described  *relations = NULL;
 	int			nrelations = 0;
 	uint32		nkeys;

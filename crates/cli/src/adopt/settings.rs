@@ -35,7 +35,7 @@ const LEFT_OUT: [&str; 24] = [
 ];
 /// Below these a node's server lacks connections for copies, or workers.
 const AT_LEAST: [(&str, i64); 3] =
-    [("max_wal_senders", 10), ("max_replication_slots", 10), ("max_worker_processes", 8)];
+    [("max_wal_senders", 10), ("max_replication_slots", 10), ("max_worker_processes", 12)];
 
 fn is_left_out(name: &str, value: &str) -> bool {
     let name = name.to_ascii_lowercase();

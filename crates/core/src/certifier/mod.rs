@@ -306,6 +306,9 @@ impl Certifier {
             self.next_arrives();
         }
         let counts = self.arriving.as_mut().is_some_and(|arriving| arriving.add(index, entry));
+        if let Some(arriving) = self.arriving.as_mut().filter(|_| !counts) {
+            arriving.note_written(entry);
+        }
         Ok(Decision::Part { counts })
     }
 

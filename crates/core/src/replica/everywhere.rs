@@ -120,6 +120,12 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.members.members.iter().filter(|m| m.id != self.id && m.role.has_postgres())
     }
 
+    /// Those of them that have reported lately.
+    pub(super) fn servers_not_away(&self, now: Duration) -> Vec<NodeId> {
+        let heard = |id: &NodeId| self.heard_within(*id, now, SILENT_AFTER).is_some();
+        self.other_servers().map(|m| m.id).filter(heard).collect()
+    }
+
     fn stand(&self, member: NodeId, at: LogIndex, now: Duration) -> Stand {
         let shown = self.positions.get(&member);
         if shown.is_some_and(|shown| shown.applied >= at) {

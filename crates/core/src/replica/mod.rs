@@ -334,7 +334,12 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 
     /// Proposes the next parts of large transactions.  True: there were some.
     fn propose_parts<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<bool, H::Error> {
-        let parts = self.router.parts_to_propose(&context!(self, host));
+        let servers = match self.router.has_large() {
+            true => self.servers_not_away(host.now()),
+            false => Vec::new(),
+        };
+        let mut parts = self.router.parts_to_propose(&servers, &context!(self, host));
+        parts.extend(self.router.feed_arrival_worker(&context!(self, host)));
         let are_there = !parts.is_empty();
         parts.into_iter().try_for_each(|raw| self.propose(raw, host))?;
         Ok(are_there)
@@ -349,7 +354,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             self.arriving = (now, self.tick);
             return Ok(());
         };
-        let is_abandoned = txn.node == self.id && !self.router.is_pending(&txn);
+        // What the router knows of it, it cancels itself.
+        let is_abandoned = txn.node == self.id && !self.router.is_large(&txn);
         if self.tick < since + if is_abandoned { ABANDONED_TICKS } else { ARRIVING_TICKS } {
             return Ok(());
         }

@@ -9,6 +9,7 @@
 //!   both, and never neither while a worker is connected.
 //! - `pending` contains exactly the proposals that a connection waits for.
 
+mod arrival;
 mod feed;
 mod outside;
 mod settle;
@@ -24,6 +25,7 @@ use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
 use crate::members::{MemberRole, Members};
 use crate::parts::{PartSizes, Progress};
 use crate::row_locks::LockSaid;
+use arrival::ArrivalWorker;
 use bytes::Bytes;
 use feed::Feed;
 use settle::Settling;
@@ -91,6 +93,13 @@ pub struct Router<O> {
     /// session waits any more.
     large: BTreeMap<TxnId, Option<u64>>,
     settling: Settling,
+    arrival: Option<ArrivalWorker>,
+    /// Which transaction this node has said to be written here, and the tick at which it says so again.
+    said_written: (TxnId, u64),
+    /// Nodes that were waited for in vain, and when that was.
+    late: BTreeMap<NodeId, u64>,
+    /// What PostgreSQL showed last, and since which tick although there is more to apply.
+    shown_since: (Option<LogIndex>, u64),
     feed: Option<Feed<O>>,
     /// How much the apply worker is sent ahead of its position; a single entry may have more.
     feed_bytes_max: usize,
@@ -167,6 +176,10 @@ impl<O: Outbox> Router<O> {
             pending: BTreeMap::new(),
             large: BTreeMap::new(),
             settling: Settling::new(me, starts, logged),
+            arrival: None,
+            said_written: (TxnId::default(), 0),
+            late: BTreeMap::new(),
+            shown_since: (None, 0),
             feed: None,
             feed_bytes_max: FEED_BYTES_MAX,
             applied: None,
@@ -259,6 +272,21 @@ impl<O: Outbox> Router<O> {
                     self.locks.push(LockEvent::Release { conn, txn, from });
                 }
             }
+            AgentEvent::More { conn, txn, from } => {
+                if let Some(worker) = self.arrival.as_mut().filter(|w| w.conn == conn) {
+                    worker.wants(txn, from);
+                }
+            }
+            AgentEvent::Written { conn, txn, kept } => {
+                let in_doubt = self.conns.get(&conn).and_then(|c| c.in_doubt);
+                if let Some(worker) = self.arrival.as_mut().filter(|w| w.conn == conn) {
+                    worker.is_done(txn, kept);
+                    if !kept && in_doubt.is_some_and(|(doubted, _)| doubted == txn) {
+                        // The verdict has crossed this.
+                        self.close(conn);
+                    }
+                }
+            }
             AgentEvent::Closed { conn } => self.closed(conn),
         }
         Ok(None)
@@ -288,7 +316,13 @@ impl<O: Outbox> Router<O> {
         let (node, region) = (self.me, self.region.clone());
         let welcome = ToPostgres::Welcome { version: VERSION, node, region, committed }.encode();
         let is_backend = hello.role == Role::Backend;
-        if !is_backend {
+        if hello.role == Role::ArrivalWorker {
+            if let Some(old) = self.arrival.take() {
+                self.close(old.conn);
+            }
+            self.arrival = Some(ArrivalWorker::new(conn));
+        }
+        if hello.role == Role::ApplyWorker {
             if let Some(old) = self.feed.take() {
                 self.close(old.conn);
             }
@@ -485,9 +519,21 @@ impl<O: Outbox> Router<O> {
         at_once
     }
 
-    /// What to propose now of the transactions that travel in parts.
-    pub fn parts_to_propose<L>(&mut self, context: &Context<'_, L>) -> Vec<Bytes> {
+    /// A transaction of this node travels in parts.
+    pub fn has_large(&self) -> bool {
+        !self.large.is_empty()
+    }
+
+    /// That one does, and it is known what has become of its session.
+    pub fn is_large(&self, txn: &TxnId) -> bool {
+        self.large.contains_key(txn)
+    }
+
+    /// What to propose now of the transactions that travel in parts.  `servers`: the other nodes that have a server,
+    /// and are not away.
+    pub fn parts_to_propose<L>(&mut self, servers: &[NodeId], context: &Context<'_, L>) -> Vec<Bytes> {
         let (arriving, mut proposals) = (context.certifier.arriving(), Vec::new());
+        let servers = self.servers_to_wait_for(servers, context);
         self.large.retain(|txn, cancel_at| {
             let is_to_arrive = context.certifier.is_to_arrive(txn);
             let pending = self.pending.get_mut(txn);
@@ -507,11 +553,12 @@ impl<O: Outbox> Router<O> {
                         proposals.extend(parts.ask(txn, &pending.raw));
                     }
                 }
-                _ => proposals.extend(parts.next(txn, &pending.raw, arriving, &self.sizes, context.now)),
+                _ => proposals.extend(parts.next(txn, &pending.raw, arriving, &self.sizes, context.now, &servers)),
             }
             if proposals.len() > before {
-                pending.resend_at = context.tick + pending.resend_ticks;
+                (pending.resend_at, pending.resend_ticks) = (context.tick + RESEND_TICKS, RESEND_TICKS);
             }
+            self.late.extend(parts.late.drain(..).map(|node| (node, context.tick)));
             true
         });
         proposals
@@ -557,6 +604,9 @@ impl<O: Outbox> Router<O> {
                 return;
             }
         }
+        if self.arrival_worker_commits(txn, at, verdict, previous, context) {
+            return;
+        }
         if let Some(feed) = self.feed.as_mut().filter(|_| verdict.commits()) {
             feed.push(at, previous);
         }
@@ -588,6 +638,10 @@ impl<O: Outbox> Router<O> {
     /// The entry at `at` leaves one out.  If PostgreSQL does not show that one, it is to forget what it has been sent
     /// of it.
     fn leaves_out(&mut self, at: LogIndex, left_out: LogIndex, previous: LogIndex) {
+        let worker = self.arrival.as_ref().and_then(|worker| self.conns.get(&worker.conn));
+        if worker.and_then(|c| c.in_doubt).is_some_and(|(_, doubted)| doubted == left_out) {
+            self.close_arrival_worker();
+        }
         if self.applied.is_some_and(|applied| applied >= left_out) {
             if let Some(feed) = &mut self.feed {
                 feed.push(at, previous);
@@ -664,6 +718,7 @@ impl<O: Outbox> Router<O> {
 
     /// Ends a connection from this side, or tidies up after one that has ended.
     fn close(&mut self, conn: ConnId) {
+        self.arrival.take_if(|worker| worker.conn == conn);
         let Some(c) = self.conns.remove(&conn) else { return };
         c.outbox.close();
         if c.locks {
@@ -755,7 +810,11 @@ impl<O: Outbox> Router<O> {
     /// Nobody took this proposal: there is no leader, or it is handing over.  After a change of leader all are sent
     /// again at once, but the leader may also stay the same.
     pub fn not_taken(&mut self, raw: &Bytes, tick: u64) {
-        let pending = Entry::peek_txn(raw).ok().and_then(|txn| self.pending.get_mut(&txn));
+        let txn = Entry::peek_txn(raw).ok();
+        if txn == Some(self.said_written.0) {
+            self.said_written.1 = tick + RETRY_TICKS;
+        }
+        let pending = txn.and_then(|txn| self.pending.get_mut(&txn));
         if let Some(pending) = pending {
             pending.resend_at = tick + RETRY_TICKS;
             pending.resend_ticks = RESEND_TICKS;
@@ -777,7 +836,8 @@ impl<O: Outbox> Router<O> {
             self.answer(conn, txn, certifier);
         }
         let waiting: Vec<ConnId> = self.pending.values().map(|p| p.conn).collect();
-        for conn in waiting.into_iter().chain(self.feed.as_ref().map(|f| f.conn)) {
+        let workers = self.feed.as_ref().map(|f| f.conn).into_iter().chain(self.arrival.as_ref().map(|w| w.conn));
+        for conn in waiting.into_iter().chain(workers.collect::<Vec<_>>()) {
             self.closed(conn);
         }
     }
@@ -805,6 +865,7 @@ impl<O: Outbox> Router<O> {
     /// Closes everything; for the end of the node.
     pub fn close_all(&mut self) {
         self.feed = None;
+        self.arrival = None;
         if let Some((.., outbox)) = self.early_worker.take() {
             outbox.close();
         }

@@ -48,6 +48,8 @@ pub enum AgentEvent<O> {
     Lock { conn: ConnId, ask: LockAsk, table: String },
     Unlock { conn: ConnId, txn: TxnId, from: u64 },
     Stuck { conn: ConnId, at: LogIndex, message: String },
+    More { conn: ConnId, txn: Option<TxnId>, from: u64 },
+    Written { conn: ConnId, txn: TxnId, kept: bool },
     Closed { conn: ConnId },
 }
 

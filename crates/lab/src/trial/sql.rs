@@ -17,6 +17,7 @@ const OWN: &[&str] = &[
     "apply.c",
     "apply_large_object.c",
     "apply_row.c",
+    "arrival.c",
     "ask.c",
     "bill.c",
     "capture.c",

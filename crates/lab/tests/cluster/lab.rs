@@ -22,6 +22,7 @@ use tokio_postgres::{Client, NoTls};
 
 /// These run alone: they measure times that a second cluster would change, or leave it no room.
 const ALONE: &[&str] = &[
+    "arrival",
     "census_catalogs",
     "cluster_view",
     "everywhere",

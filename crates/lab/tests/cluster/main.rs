@@ -10,6 +10,7 @@
 //! `ONETRIP_TEST_SECONDS` limits how long a workload runs (default 15); `ONETRIP_KEEP` keeps the clusters' folders.
 
 mod adopt;
+mod arrival;
 mod backup;
 mod bad_input;
 mod census;

@@ -224,11 +224,12 @@ impl AgentServer {
         if hello.version != VERSION {
             return Err(wrong(&format!("it speaks version {}, this node {VERSION}", hello.version)));
         }
-        let is_worker = hello.role == Role::ApplyWorker;
+        let role = hello.role;
+        let (is_worker, is_backend) = (role == Role::ApplyWorker, role == Role::Backend);
         self.send(AgentEvent::Opened { conn, hello, outbox: outbox.clone() }).await;
         while let Some(frame) = input.frame(self).await? {
             let event = match frame {
-                FromPostgres::Propose(raw) if !is_worker => match self.check(&raw) {
+                FromPostgres::Propose(raw) if is_backend => match self.check(&raw) {
                     Ok(txn) => {
                         let permit = input.room.take().map(|room| Box::new(room) as _);
                         AgentEvent::Propose { conn, txn, raw, permit }
@@ -240,11 +241,11 @@ impl AgentServer {
                         continue;
                     }
                 },
-                FromPostgres::Rehearse { txn, rehearsal } if !is_worker => {
+                FromPostgres::Rehearse { txn, rehearsal } if is_backend => {
                     self.rehearse(txn, rehearsal, input.room.take(), outbox.clone());
                     continue;
                 }
-                FromPostgres::Look { number } if !is_worker => {
+                FromPostgres::Look { number } if is_backend => {
                     self.look(number, outbox.clone());
                     continue;
                 }
@@ -252,15 +253,19 @@ impl AgentServer {
                 FromPostgres::Settle(txn) => AgentEvent::Settle { conn, txn },
                 FromPostgres::Read { number, may_ask } => AgentEvent::Read(Read { conn, number, may_ask }),
                 FromPostgres::Await { at } => AgentEvent::Await { conn, at },
-                FromPostgres::Lock { ask, table } if !is_worker && ask.txn.node == self.me => {
+                FromPostgres::Lock { ask, table } if is_backend && ask.txn.node == self.me => {
                     AgentEvent::Lock { conn, ask, table }
                 }
-                FromPostgres::Unlock { txn, from } if !is_worker => AgentEvent::Unlock { conn, txn, from },
+                FromPostgres::Unlock { txn, from } if is_backend => AgentEvent::Unlock { conn, txn, from },
                 FromPostgres::Position { applied, durable } if is_worker => {
                     AgentEvent::Position { conn, applied, durable }
                 }
                 FromPostgres::Stuck { at, message } if is_worker => AgentEvent::Stuck { conn, at, message },
                 FromPostgres::Done(txn) if !is_worker => AgentEvent::Done { conn, txn },
+                FromPostgres::More { txn, from } if role == Role::ArrivalWorker => AgentEvent::More { conn, txn, from },
+                FromPostgres::Written { txn, kept } if role == Role::ArrivalWorker => {
+                    AgentEvent::Written { conn, txn, kept }
+                }
                 other => return Err(wrong(&format!("{} may not come here", name_of(&other)))),
             };
             self.send(event).await;
@@ -332,6 +337,8 @@ fn name_of(frame: &FromPostgres) -> &'static str {
         FromPostgres::Done(_) => "DONE",
         FromPostgres::Rehearse { .. } => "REHEARSE",
         FromPostgres::Look { .. } => "LOOK",
+        FromPostgres::More { .. } => "MORE",
+        FromPostgres::Written { .. } => "WRITTEN",
     }
 }
 

@@ -174,6 +174,8 @@ impl Server {
             ("wal_level", "replica".to_string()),
             ("max_connections", "200".to_string()),
             ("max_replication_slots", "10".to_string()),
+            // PostgreSQL's 8, and those of this extension that always run.
+            ("max_worker_processes", "12".to_string()),
             ("max_prepared_transactions", "0".to_string()),
             ("shared_buffers", text("128MB")),
             ("log_line_prefix", text("%m [%p] %q%u@%d ")),

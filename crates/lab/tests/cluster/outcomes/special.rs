@@ -26,8 +26,37 @@ impl Matrix {
         self.given_up_while_the_node_was_away().await;
         self.the_client_went_before_commit().await;
         self.settled_while_its_region_is_down().await;
+        self.whoever_writes_it_early_fails().await;
         self.ledger.judge(&self.lab).await;
         println!("outcomes: special cells in {:.1} s; {}", began.elapsed().as_secs_f64(), self.ledger.summary());
+    }
+
+    /// A large transaction is written in another region while it arrives there.  The process that does so fails or is
+    /// killed, and its server with it, at each point of its way: the transaction is there all the same.
+    async fn whoever_writes_it_early_fails(&mut self) {
+        let (region, worker, rows) = (1, "onetrip arrival worker", 40_000);
+        let session = self.lab.session(0).await;
+        session.must("create table large (who int, id int, v text, primary key (who, id))").await;
+        self.lab.everywhere().await;
+        let noise = "(select string_agg(md5((g * 10 + i)::text), '') from generate_series(1, 8) i)";
+        let mut who = 0;
+        for point in ["arrival-rows", "arrival-written", "arrival-decided", "arrival-committed"] {
+            for fault in ["error", "die"] {
+                let order = if point == "arrival-rows" { format!("{fault} after 60") } else { fault.into() };
+                let stop = Stop::at_backend(&self.lab, region, worker, point, &order);
+                who += 1;
+                session
+                    .must(&format!("insert into large select {who}, g, {noise} from generate_series(1, {rows}) g"))
+                    .await;
+                stop.reached().await;
+                drop(stop);
+                self.serves(region).await;
+                // It connects again, unseen.
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                self.lab.shows("select count(*) from large", &(who * rows).to_string()).await;
+            }
+        }
+        println!("outcomes: written early, and failed at each point: {who} large transactions");
     }
 
     /// A node refuses a proposal, and cannot know that it proposed the same transaction before its restart: the client

@@ -1,0 +1,564 @@
+/*-------------------------------------------------------------------------
+ *
+ * arrival.c
+ *	  The arrival worker: writes the rows of a large entry while it arrives.
+ *
+ * A large entry of another region arrives in parts, before it is decided
+ * (crates/core/src/parts.rs).  While the apply worker applied all of it, no
+ * COMMIT of this server could come after it, which takes seconds.  So this
+ * worker gets the bytes as they come and writes the rows in a transaction that
+ * it leaves open; the region that the entry comes from waits a moment for that.
+ * Once the entry is decided, this process commits in its turn, as a session
+ * would that had proposed it, and that takes no longer than any other commit.
+ *
+ * To the others it is a session that has run the same statements:
+ *	- It begins once this server shows what the entry's keys are based on.  What
+ *	  is decided between that and the entry does not conflict with it, or the
+ *	  entry loses.
+ *	- Until the verdict it is evicted if it is in the way of an entry that is
+ *	  decided first, and it evicts nobody itself.
+ *	- After a verdict of commit it commits, or closes its connection to the node
+ *	  without DONE: the apply worker then gets the entry (docs/agent-protocol.md,
+ *	  "Who commits an entry here").
+ * So whatever happens to it, nothing is lost but time: an ERROR rolls its
+ * transaction back, and the entry is applied as any other one.
+ *
+ * It takes rows only.  Whatever has to be looked up in the entry's turn, or
+ * cannot be rolled back, makes it give the entry up; positions of sequences are
+ * set in the turn.  It does not wait long for a lock, either.
+ *
+ * Memory: arrival_context has the entry's bytes, all of them at one place since
+ * rows refer to them, and lives as long as the entry's transaction.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "apply/apply_internal.h"
+
+#include "access/xact.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "capture/capture.h"
+#include "commit/commit.h"
+#include "sequence/sequence.h"
+#include "shmem/shmem.h"
+
+/* The time between attempts to reach the node, and after one that an earlier release has refused. */
+#define RECONNECT_MS 100
+#define REFUSED_MS 15000
+/* So long it waits for a lock. */
+#define LOCK_TIMEOUT "200ms"
+/* How often to look whether this server shows the entry's base. */
+#define BASE_POLL_MS 5
+/* ... and for how long, once all of the entry is there. */
+#define BASE_WAIT_MS 500
+/* How often to check again for the turn, in case a wake-up was missed. */
+#define RECHECK_MS 20
+/* It gives up if the node says nothing for so long. */
+#define SILENCE_MS 60000
+/* Whether a verdict has come is looked at once in so many operations. */
+#define POLL_OPERATIONS 256
+
+static OtAgent *agent = NULL;
+static MemoryContext arrival_context = NULL;
+static bool welcomed;			/* on this connection */
+
+/* The entry at hand. */
+static struct
+{
+	OtTxnId		txn;			/* sequence 0: there is none */
+	char	   *bytes;
+	uint64		total;
+	uint64		got;			/* how many bytes are there */
+	bool		last_asked;		/* the node may send all that is left, and then a verdict */
+	bool		begun;			/* the turn knows of it */
+	bool		let_go;			/* the node does not count on this worker any more */
+	bool		decided;		/* a verdict of commit has come */
+	OtLogIndex	at;				/* then: the entry's index */
+	OtLogIndex	previous;
+	int			operations;
+	List	   *sequences;		/* OtReader *: 'Q' operations, after the op byte */
+	TimestampTz heard;			/* the node, last */
+}			arrival;
+
+/* ---- talking to the node ---- */
+
+static void
+arrival_ask(OtTxnId txn, uint64 from)
+{
+	StringInfo	frame = ot_agent_frame(agent, OT_FRAME_MORE);
+
+	ot_put_txn(frame, txn);
+	ot_put_u64(frame, from);
+	ot_agent_frame_end(agent);
+}
+
+static void
+arrival_ask_for_next(void)
+{
+	OtTxnId		none = {0};
+
+	arrival_ask(none, 0);
+}
+
+static void
+arrival_say_written(bool kept)
+{
+	StringInfo	frame = ot_agent_frame(agent, OT_FRAME_WRITTEN);
+
+	ot_put_txn(frame, arrival.txn);
+	ot_put_u8(frame, kept);
+	ot_agent_frame_end(agent);
+}
+
+static bool
+arrival_is_present(OtTxnId txn)
+{
+	return arrival.txn.sequence != 0 && txn.sequence == arrival.txn.sequence &&
+		txn.incarnation == arrival.txn.incarnation && txn.node == arrival.txn.node;
+}
+
+/* Bytes of the entry at hand, or the first ones of the next. */
+static void
+arrival_take_bytes(const OtArriving *part)
+{
+	if (arrival.txn.sequence == 0 && part->from == 0 && part->length > 0 &&
+		part->total <= OT_FRAME_BYTES_MAX)
+	{
+		arrival.txn = part->txn;
+		arrival.total = part->total;
+		arrival.bytes = MemoryContextAllocHuge(arrival_context, part->total);
+	}
+	if (!arrival_is_present(part->txn))
+		return;					/* of one that was given up */
+	if (part->from != arrival.got || part->length > arrival.total - arrival.got)
+		ereport(ERROR,
+				(errcode(OT_ERR_PROTOCOL),
+				 errmsg("the node sent bytes from " UINT64_FORMAT " of an entry of which " UINT64_FORMAT " are there",
+						part->from, arrival.got)));
+	memcpy(arrival.bytes + arrival.got, part->bytes, part->length);
+	arrival.got += part->length;
+	/* The next ones come while these are read. */
+	if (arrival.got == arrival.total)
+		return;
+	arrival.last_asked = arrival.total - arrival.got <= OT_ARRIVING_BYTES_MAX;
+	if (arrival.last_asked && arrival.begun)
+		ot_turn_may_be_decided();
+	arrival_ask(arrival.txn, arrival.got);
+}
+
+/* From now on it is committed, and nobody may evict it. */
+static void
+arrival_take_verdict(const OtVerdict *verdict)
+{
+	if (verdict->outcome != OT_OUTCOME_COMMIT)
+	{
+		arrival.let_go = true;
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("the entry is not to be committed by the arrival worker")));
+	}
+	if (!arrival.begun || arrival.decided)
+		ereport(ERROR,
+				(errcode(OT_ERR_PROTOCOL),
+				 errmsg("the node sent a VERDICT that may not come here")));
+	arrival.decided = true;
+	arrival.at = verdict->at;
+	arrival.previous = verdict->other;
+	if (ot_applied_index().value >= arrival.at.value)
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("this server shows the entry already")));
+	/* ERROR if it was evicted just now */
+	ot_slot_advance(OT_SLOT_WRITING, OT_SLOT_PROPOSED);
+	ot_turn_decided(arrival.at, arrival.previous);
+}
+
+/* Takes what the node has sent.  ERROR if the entry at hand cannot go on. */
+static void
+arrival_listen(void)
+{
+	OtFrameType type;
+	OtReader	body;
+
+	if (!ot_agent_flush(agent))
+		ereport(ERROR,
+				(errcode(ERRCODE_CONNECTION_FAILURE),
+				 errmsg("the arrival worker has lost its connection to the node")));
+	while (ot_agent_read(agent, &type, &body))
+	{
+		OtArriving	part;
+		OtVerdict	verdict;
+
+		arrival.heard = ot_now();
+		switch (type)
+		{
+			case OT_FRAME_WELCOME:
+				welcomed = true;
+				ot_agent_consume(agent);
+				break;
+			case OT_FRAME_ARRIVING:
+				ot_agent_get_arriving(&body, &part);
+				/* they stay where they are until more is read */
+				ot_agent_consume(agent);
+				arrival_take_bytes(&part);
+				break;
+			case OT_FRAME_VERDICT:
+				if (!ot_agent_get_verdict(&body, &verdict))
+					ereport(ERROR,
+							(errcode(OT_ERR_PROTOCOL),
+							 errmsg("the node sent a VERDICT that cannot be read")));
+				ot_agent_consume(agent);
+				if (arrival_is_present(verdict.txn))
+					arrival_take_verdict(&verdict);
+				else if (verdict.outcome == OT_OUTCOME_COMMIT)
+					/* it has crossed that this one was given up */
+					ereport(ERROR,
+							(errcode(OT_ERR_PROTOCOL),
+							 errmsg("the node counts on an entry that was given up")));
+				break;
+			default:
+				ereport(ERROR,
+						(errcode(OT_ERR_PROTOCOL),
+						 errmsg("the node sent the arrival worker a frame of type 0x%02x", type)));
+		}
+	}
+	if (!ot_agent_is_open(agent))
+		ereport(ERROR,
+				(errcode(ERRCODE_CONNECTION_FAILURE),
+				 errmsg("the arrival worker has lost its connection to the node"),
+				 errdetail("%s.", ot_agent_error(agent))));
+	(void) ot_agent_flush(agent);
+}
+
+/* Waits for the node, or for so long (-1: until it says something), and takes what it has sent. */
+static void
+arrival_wait(long ms)
+{
+	if (ms < 0 && arrival.txn.sequence != 0)
+		ms = SILENCE_MS;
+	if (ot_agent_wait(agent, ms, PG_WAIT_EXTENSION) & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	ot_eviction_check();
+	arrival_listen();
+	if (arrival.decided)
+	{
+		if (ot_turn_is_handed_over() || ot_applied_index().value >= arrival.at.value)
+			ereport(ERROR,
+					(errcode(ERRCODE_QUERY_CANCELED),
+					 errmsg("the arrival worker leaves the entry to the apply worker")));
+	}
+	else if (arrival.txn.sequence != 0 && TimestampDifferenceExceeds(arrival.heard, ot_now(), SILENCE_MS))
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("nothing more has come of the entry for %d s", SILENCE_MS / 1000)));
+}
+
+/* ---- reading the entry ---- */
+
+/* OtReader.more: waits for the bytes. */
+static bool
+arrival_more(OtReader *r, uint32 len)
+{
+	uint64		wanted = (uint64) (r->at - arrival.bytes) + len;
+
+	if (wanted > arrival.total)
+		return false;
+	while (arrival.got < wanted)
+		arrival_wait(-1);
+	r->end = arrival.bytes + arrival.got;
+	return true;
+}
+
+/* The highest base of the entry's keys.  Leaves r at the write set. */
+static OtLogIndex
+arrival_read_head(OtReader *r)
+{
+	OtLogIndex	base = {0};
+	uint64		of_key;
+	uint32		nkeys;
+
+	(void) ot_get_txn(r);
+	if (ot_get_u8(r) != OT_ENTRY_TRANSACTION)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("the entry prepares or ends a transaction")));
+	nkeys = ot_get_u32(r);
+	for (uint32 i = 0; i < nkeys; i++)
+	{
+		(void) ot_get_u64(r);	/* hash */
+		(void) ot_get_u8(r);	/* mode */
+		of_key = ot_get_u64(r);
+		base.value = Max(base.value, of_key);
+	}
+	return base;
+}
+
+/*
+ * Called before each operation of the write set; r is behind the op byte.  ERROR
+ * for what is not done early.
+ */
+void
+ot_arrival_operation(uint8 op, OtReader *r)
+{
+	OtReader	peek;
+	OtReader   *sequence;
+	MemoryContext old;
+
+	switch (op)
+	{
+		case 'R':
+		case 'O':
+		case 'G':
+		case 'I':
+		case 'U':
+		case 'D':
+			break;
+		case 'T':
+			/* what is looked up by name has a key, and all that the key is based on is shown */
+			peek = *r;
+			ot_apply_take_over_start_time((TimestampTz) ot_get_u64(&peek));
+			break;
+		case 'Q':
+			/* read now, and carried out in the turn: no rollback undoes it */
+			peek = *r;
+			pfree(ot_get_str(&peek));
+			pfree(ot_get_str(&peek));
+			(void) ot_get_u64(&peek);
+			if (ot_get_u8(&peek) & OT_SEQUENCE_EXACT)
+				ereport(ERROR,
+						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						 errmsg("a sequence is not set before its entry is decided")));
+			old = MemoryContextSwitchTo(arrival_context);
+			sequence = palloc(sizeof(OtReader));
+			*sequence = *r;
+			arrival.sequences = lappend(arrival.sequences, sequence);
+			MemoryContextSwitchTo(old);
+			break;
+		default:
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("operation 0x%02x is not carried out before its entry is decided", op)));
+	}
+	if (++arrival.operations % POLL_OPERATIONS == 0)
+	{
+		OT_STOP_POINT("arrival-rows");
+		arrival_wait(0);
+	}
+}
+
+/* ---- the transaction ---- */
+
+static void
+arrival_wait_for_turn(void)
+{
+	while (!ot_turn_try())
+	{
+		if (ot_turn_is_handed_over() || ot_applied_index().value >= arrival.at.value ||
+			ot_agent_peer_closed(agent))
+			ereport(ERROR,
+					(errcode(ERRCODE_QUERY_CANCELED),
+					 errmsg("the arrival worker leaves the entry to the apply worker")));
+		CHECK_FOR_INTERRUPTS();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 RECHECK_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+}
+
+/* Reads, writes and commits the entry of which the first bytes are there. */
+static void
+arrival_carry_out(void)
+{
+	OtReader	r = {.at = arrival.bytes, .end = arrival.bytes + arrival.got, .more = arrival_more};
+	MemoryContext old;
+	OtLogIndex	base;
+	bool		ran_functions;
+	ListCell   *lc;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	old = MemoryContextSwitchTo(arrival_context);
+	ot_slot_begin_writing();
+	/* Before the node has sent all of it, so before it can send a verdict. */
+	ot_turn_begin_arriving(arrival.txn);
+	arrival.begun = true;
+	if (arrival.last_asked)
+		ot_turn_may_be_decided();
+
+	base = arrival_read_head(&r);
+	for (int waited = 0; ot_applied_index().value < base.value; waited += BASE_POLL_MS)
+	{
+		if (arrival.got < arrival.total)
+			waited = 0;
+		if (waited > BASE_WAIT_MS)
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("this server does not show log index " UINT64_FORMAT " yet", base.value)));
+		arrival_wait(BASE_POLL_MS);
+	}
+	(void) ot_position_wait_announced();
+	(void) GetTopTransactionId();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	ot_is_rehearsing = true;
+	ran_functions = ot_apply_operations(&r);
+	ot_is_rehearsing = false;
+	if (!arrival.decided)
+		arrival_say_written(true);
+	OT_STOP_POINT("arrival-written");
+	while (!arrival.decided)
+		arrival_wait(-1);
+
+	OT_STOP_POINT("arrival-decided");
+	arrival_wait_for_turn();
+	foreach(lc, arrival.sequences)
+	{
+		CommandCounterIncrement();
+		ot_sequence_apply(lfirst(lc));
+	}
+	PopActiveSnapshot();
+	CHECK_FOR_INTERRUPTS();
+	MemoryContextSwitchTo(old);
+	ot_commit_hold_turn(arrival.at, false);
+	CommitTransactionCommand();
+	OT_STOP_POINT("arrival-committed");
+	pg_atomic_fetch_add_u64(&ot_worker->entries, 1);
+	pg_atomic_fetch_add_u64(&ot_worker->transactions, 1);
+	if (ran_functions)
+		ot_apply_let_locks_go();
+}
+
+static void
+arrival_say_done(void)
+{
+	StringInfo	frame = ot_agent_frame(agent, OT_FRAME_DONE);
+
+	ot_put_txn(frame, arrival.txn);
+	ot_agent_frame_end(agent);
+	(void) ot_agent_flush(agent);
+}
+
+/*
+ * An ERROR has ended it.  If the node counts on this worker, it learns otherwise
+ * from the end of the connection.
+ */
+static void
+arrival_give_up(void)
+{
+	ErrorData  *edata;
+
+	MemoryContextSwitchTo(arrival_context);
+	edata = CopyErrorData();
+	FlushErrorState();
+	ot_is_rehearsing = false;
+	AbortCurrentTransaction();
+	ot_apply_let_locks_go();
+	QueryCancelPending = false;
+	ereport(arrival.decided ? LOG : DEBUG1,
+			(errcode(edata->sqlerrcode),
+			 errmsg("an entry is left to the apply worker: %s", edata->message)));
+	if (arrival.decided)
+		ot_agent_close(agent);
+	else if (ot_agent_is_open(agent) && arrival.txn.sequence != 0 && !arrival.let_go)
+		arrival_say_written(false);
+	if (edata->sqlerrcode == OT_ERR_PROTOCOL)
+		ot_agent_close(agent);
+}
+
+/* Waits for an entry and carries it out. */
+static void
+arrival_round(void)
+{
+	PG_TRY();
+	{
+		if (arrival.txn.sequence == 0)
+			arrival_wait(-1);
+		if (arrival.txn.sequence != 0)
+		{
+			arrival_carry_out();
+			arrival_say_done();
+		}
+	}
+	PG_CATCH();
+	{
+		arrival_give_up();
+	}
+	PG_END_TRY();
+	if (arrival.txn.sequence != 0 && ot_agent_is_open(agent))
+		arrival_ask_for_next();
+	memset(&arrival, 0, sizeof(arrival));
+	MemoryContextReset(arrival_context);
+}
+
+static void
+arrival_set_up(void)
+{
+	pqsignal(SIGTERM, die);
+	pqsignal(SIGINT, StatementCancelHandler);
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(ot_database, NULL, 0);
+	ot_session_watch_errors();
+	ot_is_apply_worker = ot_writes_early = true;
+	ot_apply_set_up_session();
+	ot_sql_worker_set("statement_timeout", "0");
+	ot_sql_worker_set("lock_timeout", LOCK_TIMEOUT);
+	ot_sql_worker_set("client_encoding", GetDatabaseEncodingName());
+	arrival_context = AllocSetContextCreate(TopMemoryContext, "onetrip arrival",
+											ALLOCSET_DEFAULT_SIZES);
+	agent = ot_agent_create(TopMemoryContext);
+	ot_sql_worker_set("application_name", "onetrip arrival worker");
+}
+
+void
+ot_arrival_main(Datum arg)
+{
+	OtLogIndex	none = {0};
+
+	arrival_set_up();
+	for (;;)
+	{
+		/* one that comes now was for the last entry */
+		QueryCancelPending = false;
+		ot_sql_worker_check();
+		if (ot_session_settings_worn_out())
+			proc_exit(1);
+		if (!ot_agent_is_open(agent))
+		{
+			if (!ot_agent_open(agent, OT_ROLE_ARRIVAL_WORKER, none, none))
+			{
+				ot_sql_worker_wait(RECONNECT_MS);
+				continue;
+			}
+			welcomed = false;
+			arrival_ask_for_next();
+		}
+		arrival_round();
+		pgstat_report_stat(false);
+		if (!ot_agent_is_open(agent))
+			ot_sql_worker_wait(welcomed ? RECONNECT_MS : REFUSED_MS);
+	}
+}
+
+void
+ot_arrival_register(void)
+{
+	BackgroundWorker worker;
+
+	ot_sql_worker_describe(&worker, "onetrip arrival worker", "ot_arrival_main");
+	RegisterBackgroundWorker(&worker);
+}
