@@ -1,0 +1,7 @@
+\set a random(1, 50)
+\set b random(1, 50)
+BEGIN;
+SELECT n FROM acct WHERE id = :a;
+SELECT n FROM acct WHERE id = :b;
+UPDATE acct SET n = n + 1 WHERE id = :a;
+COMMIT;
