@@ -124,6 +124,19 @@ arrival_say_written(bool kept)
 	ot_agent_frame_end(agent);
 }
 
+/*
+ * The node has sent what it may not send.  Unlike an entry that cannot be read,
+ * which would come again, this ends the connection.
+ */
+pg_noreturn static void
+arrival_distrust(const char *why)
+{
+	ot_agent_close(agent);
+	ereport(ERROR,
+			(errcode(OT_ERR_PROTOCOL),
+			 errmsg("the node sent the arrival worker %s", why)));
+}
+
 static bool
 arrival_is_present(OtTxnId txn)
 {
@@ -145,10 +158,7 @@ arrival_take_bytes(const OtArriving *part)
 	if (!arrival_is_present(part->txn))
 		return;					/* of one that was given up */
 	if (part->from != arrival.got || part->length > arrival.total - arrival.got)
-		ereport(ERROR,
-				(errcode(OT_ERR_PROTOCOL),
-				 errmsg("the node sent bytes from " UINT64_FORMAT " of an entry of which " UINT64_FORMAT " are there",
-						part->from, arrival.got)));
+		arrival_distrust("other bytes of an entry than it asked for");
 	memcpy(arrival.bytes + arrival.got, part->bytes, part->length);
 	arrival.got += part->length;
 	/* The next ones come while these are read. */
@@ -172,9 +182,7 @@ arrival_take_verdict(const OtVerdict *verdict)
 				 errmsg("the entry is not to be committed by the arrival worker")));
 	}
 	if (!arrival.begun || arrival.decided)
-		ereport(ERROR,
-				(errcode(OT_ERR_PROTOCOL),
-				 errmsg("the node sent a VERDICT that may not come here")));
+		arrival_distrust("a VERDICT that may not come yet, or a second one");
 	arrival.decided = true;
 	arrival.at = verdict->at;
 	arrival.previous = verdict->other;
@@ -211,29 +219,23 @@ arrival_listen(void)
 				ot_agent_consume(agent);
 				break;
 			case OT_FRAME_ARRIVING:
-				ot_agent_get_arriving(&body, &part);
-				/* they stay where they are until more is read */
+				/* the frame stays where it is until more is read */
 				ot_agent_consume(agent);
+				ot_agent_get_arriving(&body, &part);
 				arrival_take_bytes(&part);
 				break;
 			case OT_FRAME_VERDICT:
-				if (!ot_agent_get_verdict(&body, &verdict))
-					ereport(ERROR,
-							(errcode(OT_ERR_PROTOCOL),
-							 errmsg("the node sent a VERDICT that cannot be read")));
 				ot_agent_consume(agent);
+				if (!ot_agent_get_verdict(&body, &verdict))
+					arrival_distrust("a VERDICT that cannot be read");
 				if (arrival_is_present(verdict.txn))
 					arrival_take_verdict(&verdict);
 				else if (verdict.outcome == OT_OUTCOME_COMMIT)
 					/* it has crossed that this one was given up */
-					ereport(ERROR,
-							(errcode(OT_ERR_PROTOCOL),
-							 errmsg("the node counts on an entry that was given up")));
+					arrival_distrust("a VERDICT on an entry that was given up");
 				break;
 			default:
-				ereport(ERROR,
-						(errcode(OT_ERR_PROTOCOL),
-						 errmsg("the node sent the arrival worker a frame of type 0x%02x", type)));
+				arrival_distrust("a frame of another type");
 		}
 	}
 	if (!ot_agent_is_open(agent))
@@ -475,8 +477,6 @@ arrival_give_up(void)
 		ot_agent_close(agent);
 	else if (ot_agent_is_open(agent) && arrival.txn.sequence != 0 && !arrival.let_go)
 		arrival_say_written(false);
-	if (edata->sqlerrcode == OT_ERR_PROTOCOL)
-		ot_agent_close(agent);
 }
 
 /* Waits for an entry and carries it out. */

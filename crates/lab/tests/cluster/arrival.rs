@@ -13,14 +13,14 @@ use tokio_postgres::error::SqlState;
 
 use crate::lab::{apart, builder, number, start_from, subjects, text, until, Lab, Session, SOON};
 
-/// Rows of about 260 bytes that do not compress: an entry of 12 MB.
-const ROWS: i64 = 40_000;
+/// Rows of about 260 bytes that do not compress: an entry of 10 MB.
+const ROWS: i64 = 32_000;
 const NOISE: &str = "(select string_agg(md5((g * 10 + i)::text), '') from generate_series(1, 8) i)";
 const WORKER: &str = "backend_type = 'onetrip arrival worker'";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_transactions_are_written_while_they_arrive() {
-    let about = "12 MB are written before they are decided, and given up whenever something is in the way";
+    let about = "10 MB are written before they are decided, and given up whenever something is in the way";
     let lab = start_from("arrival", about, builder().topology(apart(10))).await;
     subjects!(lab, 6;
         rows_are_written_before_they_are_decided,
@@ -175,7 +175,9 @@ async fn a_lock_of_an_idle_session_is_not_waited_for(lab: &Lab) {
 
 async fn what_is_decided_first_does_not_wait(lab: &Lab) {
     with_table(lab, "contended").await;
+    // Twice as many, so that its region waits for three seconds.
     lab.session(0).await.must(&insert("contended", 1)).await;
+    lab.session(0).await.must(&insert("contended", 3)).await;
     lab.everywhere().await;
     let held = Held::hold(lab, 2).await;
     let a = lab.session(0).await;
@@ -187,16 +189,16 @@ async fn what_is_decided_first_does_not_wait(lab: &Lab) {
     // Another row's change passes by what is only written; a change of the same row is first, and takes its place.
     let (b, c) = (lab.session(1).await, lab.session(2).await);
     c.must("insert into contended values (2, 1, 'beside it')").await;
-    c.must("update contended set n = n + 1 where id = 5").await;
+    c.must("update contended set n = n + 1 where who = 1 and id = 5").await;
     let shown = "select n from contended where who = 1 and id = 5";
     until("region b shows it", SOON, || async { Ok(number(&b, shown).await? == 1) }).await.unwrap();
     let lost = large.await.expect("the task").expect_err("it is based on an older row");
     assert_eq!(lost.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE), "{lost}");
     drop(held);
-    lab.shows("select count(*) || ' ' || sum(n) from contended", &format!("{} 1", ROWS + 1)).await;
+    lab.shows("select count(*) || ' ' || sum(n) from contended", &format!("{} 1", 2 * ROWS + 1)).await;
     // It goes on as if nothing had been.
     lab.session(0).await.must("update contended set n = n + 10, v = reverse(v)").await;
-    lab.shows("select sum(n) from contended", &(10 * (ROWS + 1) + 1).to_string()).await;
+    lab.shows("select sum(n) from contended", &(10 * (2 * ROWS + 1) + 1).to_string()).await;
 }
 
 /// The last rows take each region longer than their origin waits for it, so they are written after the verdict.  A
@@ -296,6 +298,7 @@ async fn its_server_crashes(lab: &Lab) {
         let pid = number(&watch, &format!("select max(pid) from pg_stat_activity where {WORKER}")).await.unwrap();
         kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("kill the worker, and so all of its server");
         large.await.expect("the task").expect("it is committed");
+        until("its server has gone", SOON, || async { Ok(watch.client.is_closed()) }).await.unwrap();
         until("its server is back", SOON, || async {
             let Ok(session) = Session::open(&lab.node(1).conninfo()).await else { return Ok(false) };
             Ok(number(&session, "select 1").await.is_ok())
