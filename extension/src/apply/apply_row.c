@@ -14,7 +14,7 @@
  * in the transaction to its end or to the next DDL statement, so that entries
  * that are applied together share them.
  *
- * Runs in the apply worker, and in backends that rehearse.  Raises ERROR if a
+ * Runs in the apply worker, the arrival worker, and backends that rehearse.  Raises ERROR if a
  * row is missing or a table does not look as it must: this server then differs
  * from the others.
  *

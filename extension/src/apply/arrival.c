@@ -49,6 +49,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
 #include "capture/capture.h"
@@ -69,8 +70,12 @@
 #define RECHECK_MS 20
 /* It gives up if the node says nothing for so long. */
 #define SILENCE_MS 60000
-/* Whether a verdict has come is looked at once in so many operations. */
+/*
+ * Whether a verdict has come is looked at once in so many operations.  They may run
+ * functions of users, and must not take longer than this.
+ */
 #define POLL_OPERATIONS 256
+#define OPERATIONS_MS 60000
 
 static OtAgent *agent = NULL;
 static MemoryContext arrival_context = NULL;
@@ -360,6 +365,7 @@ ot_arrival_operation(uint8 op, OtReader *r)
 	{
 		OT_STOP_POINT("arrival-rows");
 		arrival_wait(0);
+		enable_timeout_after(STATEMENT_TIMEOUT, OPERATIONS_MS);
 	}
 }
 
@@ -417,7 +423,9 @@ arrival_carry_out(void)
 	(void) GetTopTransactionId();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	ot_is_rehearsing = true;
+	enable_timeout_after(STATEMENT_TIMEOUT, OPERATIONS_MS);
 	ran_functions = ot_apply_operations(&r);
+	disable_timeout(STATEMENT_TIMEOUT, false);
 	ot_is_rehearsing = false;
 	if (!arrival.decided)
 		arrival_say_written(true);
@@ -466,6 +474,7 @@ arrival_give_up(void)
 	MemoryContextSwitchTo(arrival_context);
 	edata = CopyErrorData();
 	FlushErrorState();
+	disable_timeout(STATEMENT_TIMEOUT, false);
 	ot_is_rehearsing = false;
 	AbortCurrentTransaction();
 	ot_apply_let_locks_go();

@@ -141,7 +141,7 @@ ot_make_room(void *array, int *max, Size element)
 
 /* process.c */
 extern bool ot_preloaded;		/* in shared_preload_libraries */
-extern bool ot_is_apply_worker; /* this process applies: it is the worker, or rehearses */
+extern bool ot_is_apply_worker; /* this process applies: it is a worker, or rehearses */
 extern bool ot_is_rehearsing;	/* this process rehearses: all is rolled back; or it
 								 * writes early, and it may have to be */
 extern bool ot_writes_early;	/* this is the arrival worker */

@@ -108,7 +108,8 @@ static OtAgent *agent = NULL;
  *	HANDED_OVER	committed, by the apply worker; nothing more is done about it
  *				here, but wait until it is visible
  *	READY		verdict commit; has the turn and the replication origin
- *	APPLYING	in the apply worker: has the turn and the origin for an entry
+ *	APPLYING	in the apply or arrival worker: has the turn and the origin for an
+ *				entry
  *
  * The end of the transaction leads back to IDLE, whether it commits or aborts.
  */

@@ -22,8 +22,8 @@
  * number of proposed transactions is counted, so that the worker's questions
  * are answered without a loop over all processes.
  *
- * Runs in backends, the apply worker and the evictor.  One LWLock guards the
- * whole struct.  It can be an LWLock rather than a spinlock because
+ * Runs in backends, the apply worker, the arrival worker and the evictor.  One
+ * LWLock guards the whole struct.  It can be an LWLock rather than a spinlock because
  *	- it is not taken in signal handlers or in code that rewords errors, which
  *	  uses the spinlocks of shmem/;
  *	- when a transaction ends, the server has released its own LWLocks before

@@ -15,7 +15,7 @@
  * allocated when a connection is opened, a frame is appended, or the input
  * buffer grows; a VERDICT fits into the buffer that is made at the start.
  *
- * Runs in backends and in the apply worker.
+ * Runs in backends, in the apply worker and in the arrival worker.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0

@@ -58,7 +58,7 @@ eviction_say_evicted(const OtEviction *eviction, bool ends)
 	/* what the arrival worker has is not lost */
 	if (!ot_writes_early)
 		ot_conflict_note(OT_CONFLICT_EVICTED, eviction->relid, eviction->table, NULL, region,
-					 eviction->index);
+						 eviction->index);
 	errcode(OT_ERR_LOST);
 	switch (eviction->why)
 	{

@@ -27,20 +27,28 @@ z
 x
 1|2' ] || wrong="${wrong}it said: $said
 "
-# The values that one has drawn which PostgreSQL prepares are given to nobody else, even if this server is lost.
-query "CREATE SEQUENCE prepared_drawn; INSERT INTO prepared_ours VALUES (10)"
+# The values that one has drawn which PostgreSQL prepares are given to nobody else, even if this server is lost.  Those of a
+# sequence with too few values for all regions need an entry.
+query "CREATE SEQUENCE prepared_drawn; CREATE SEQUENCE prepared_few MAXVALUE 3; INSERT INTO prepared_ours VALUES (10)"
 said=$("$bin_dir/psql" -h 127.0.0.1 -p "$port" -U postgres -d onetrip -X -q -A -t 2>&1 <<'SQL'
 \set VERBOSITY terse
 SELECT count(*) FROM unit.used_sequences();
 BEGIN; INSERT INTO prepared_own SELECT nextval('prepared_drawn'); PREPARE TRANSACTION 'drew';
 SELECT u FROM unit.used_sequences() u;
 COMMIT PREPARED 'drew';
+BEGIN; SELECT nextval('prepared_few'); PREPARE TRANSACTION 'few';
+SELECT gid FROM onetrip.prepared_xacts;
+ROLLBACK PREPARED 'few';
+BEGIN; INSERT INTO prepared_own SELECT nextval('prepared_few'); PREPARE TRANSACTION 'few';
 SQL
 ) || true
 [ "$said" = '0
-prepared_drawn' ] || wrong="${wrong}after a draw it said: $said
+prepared_drawn
+1
+few
+ERROR:  cannot PREPARE a transaction that has used onetrip tables and written table "public.prepared_own", which is not replicated' ] || wrong="${wrong}after a draw it said: $said
 "
-query "SET lock_timeout = '5s'; DROP TABLE prepared_ours, prepared_own; DROP SEQUENCE prepared_drawn"
+query "SET lock_timeout = '5s'; DROP TABLE prepared_ours, prepared_own; DROP SEQUENCE prepared_drawn, prepared_few"
 sed -i '$d' "$work/nodes/here/postgres/postgresql.conf"
 stop_node
 start_node

@@ -204,27 +204,31 @@ async fn what_is_decided_first_does_not_wait(lab: &Lab) {
 /// The last rows take each region longer than their origin waits for it, so they are written after the verdict.  A
 /// change of the last one comes behind, and finds it.
 async fn what_is_decided_while_it_is_written_is_waited_for(lab: &Lab) {
-    with_table(lab, "slow").await;
-    let a = lab.session(0).await;
-    a.must(&format!(
+    // Few rows of 32 kB, so that even a slow region has all bytes before its time is over: the last 20 are one answer.
+    let rows = 300;
+    // From a region that has not waited in vain for another one within the last minute.
+    let b = lab.session(1).await;
+    b.must("create table slow (who int, id int, v text, n int not null default 0, primary key (who, id))").await;
+    b.must(&format!(
         "create function slowly(who int, id int) returns int immutable language plpgsql as $$
          begin
              if current_setting('session_replication_role') = 'replica' and id > {} then
-                 perform pg_sleep(0.05);
+                 perform pg_sleep(0.2);
              end if;
              return who;
          end $$;
          create index on slow (slowly(who, id))",
-        ROWS - 80
+        rows - 20
     ))
     .await;
     lab.everywhere().await;
-    let (b, c) = (Watch::of(lab, 1).await, Watch::of(lab, 2).await);
-    a.must(&insert("slow", 1)).await;
-    a.must(&format!("update slow set n = 1 where who = 1 and id = {ROWS}")).await;
-    a.must(&format!("delete from slow where who = 1 and id = {}", ROWS - 1)).await;
-    lab.shows("select count(*) || ' ' || sum(n) from slow", &format!("{} 1", ROWS - 1)).await;
-    for (region, watch) in [(1, b), (2, c)] {
+    let (in_a, in_c) = (Watch::of(lab, 0).await, Watch::of(lab, 2).await);
+    let noise = "(select string_agg(md5((g * 1000 + i)::text), '') from generate_series(1, 1000) i)";
+    b.must(&format!("insert into slow select 1, g, {noise} from generate_series(1, {rows}) g")).await;
+    b.must(&format!("update slow set n = 1 where who = 1 and id = {rows}")).await;
+    b.must(&format!("delete from slow where who = 1 and id = {}", rows - 1)).await;
+    lab.shows("select count(*) || ' ' || sum(n) from slow", &format!("{} 1", rows - 1)).await;
+    for (region, watch) in [(0, in_a), (2, in_c)] {
         let (seen, session) = (watch.seen().await, lab.session(region).await);
         let writer = text(&session, "select xmin from slow where id = 1").await.unwrap();
         assert!(seen.contains(&writer), "region {region}: written by {writer}, the worker had {seen:?}");
