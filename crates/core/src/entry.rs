@@ -11,6 +11,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 /// Where in the bytes the kind is: behind the transaction id.
 pub(crate) const KIND_AT: usize = 20;
+/// Where the keys begin: behind the kind and their number.
+const KEYS_AT: usize = KIND_AT + 1 + 4;
 /// Bytes of one key, and where in them its mode is.
 const KEY_BYTES: usize = 17;
 const MODE_AT: usize = 8;
@@ -241,7 +243,7 @@ impl Entry {
 
     fn encode_with(kind: EntryKind, txn: &TxnId, keys: &[(Key, u8)], write_set: &[&[u8]]) -> Bytes {
         let bytes: usize = write_set.iter().map(|piece| piece.len()).sum();
-        let mut out = BytesMut::with_capacity(25 + keys.len() * KEY_BYTES + bytes);
+        let mut out = BytesMut::with_capacity(KEYS_AT + keys.len() * KEY_BYTES + bytes);
         put_txn(&mut out, txn);
         out.put_u8(kind as u8);
         out.put_u32_le(u32::try_from(keys.len()).expect("an entry of 1 GiB at most has fewer keys"));
@@ -285,6 +287,22 @@ impl Entry {
     pub fn has_reads(&self) -> bool {
         self.keys.chunks_exact(KEY_BYTES).any(|k| k[MODE_AT] & READ != 0)
     }
+}
+
+/// Of a transaction of `total` bytes, of which these first ones have arrived: the number of its keys, and those from
+/// number `from` on, as far as they have arrived, and whether each was only read (`None`: it is no key, and the bytes
+/// are no entry).  `None` if that number has not arrived or cannot be right.
+pub(crate) fn arrived_keys(
+    bytes: &[u8],
+    total: u64,
+    from: usize,
+) -> Option<(usize, impl Iterator<Item = Option<(Key, bool)>> + '_)> {
+    let count = u32::from_le_bytes(bytes.get(KIND_AT + 1..KEYS_AT)?.try_into().ok()?) as usize;
+    let fits = (KEYS_AT + count * KEY_BYTES) as u64 <= total;
+    let end = bytes.len().min(KEYS_AT + count * KEY_BYTES);
+    let arrived = bytes.get(KEYS_AT + from * KEY_BYTES..end).filter(|_| fits)?.chunks_exact(KEY_BYTES);
+    let of = |raw: &[u8]| LockMode::from_u8(raw[MODE_AT] & !READ).map(|_| (key(raw), raw[MODE_AT] & READ != 0));
+    Some((count, arrived.map(of)))
 }
 
 fn key(raw: &[u8]) -> Key {

@@ -313,18 +313,37 @@ enum Op {
     Empty,
     /// Keys as (hash, mode, how far the base is behind), and how many of them stand for what was only read.
     Txn(u32, Vec<(u64, usize, u64)>, usize),
+    /// The same, and it arrives in so many parts, between which the other transactions of the log go on.
+    Parts(u32, Vec<(u64, usize, u64)>, usize, usize),
     /// The transaction that was proposed so many steps ago, once more.
     Again(usize),
 }
 
+/// A transaction some of whose parts have arrived, at these indexes; the others in the opposite order.
+struct Arriving {
+    txn: TxnId,
+    keys: Vec<Key>,
+    taken: usize,
+    missing: Vec<Entry>,
+    indexes: Vec<LogIndex>,
+}
+
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let key = (0u64..12, 0usize..4, 0u64..14);
+    let keys = |max: usize| proptest::collection::vec(key.clone(), 0..max);
     let op = prop_oneof![
         1 => Just(Op::Empty),
-        12 => (1u32..4, proptest::collection::vec(key, 0..5), 0usize..4).prop_map(|(n, k, reads)| Op::Txn(n, k, reads)),
+        3 => (1u32..4, keys(9), 0usize..4, 1usize..5).prop_map(|(n, k, reads, parts)| Op::Parts(n, k, reads, parts)),
+        12 => (1u32..4, keys(5), 0usize..4).prop_map(|(n, k, reads)| Op::Txn(n, k, reads)),
         1 => (0usize..20).prop_map(Op::Again),
     ];
     proptest::collection::vec(op, 1..120)
+}
+
+/// The keys behind the first `taken` stand for what was only read.
+fn serializable(txn: TxnId, keys: &[Key], taken: usize) -> Bytes {
+    let (taken, reads) = keys.split_at(taken);
+    Entry::encode_serializable(EntryKind::Transaction, &txn, taken, reads, b"")
 }
 
 fn save(certifier: &Certifier, committed_indexes: &CommittedIndexes) -> Bytes {
@@ -345,7 +364,8 @@ proptest! {
     fn the_certifier_is_its_definition(
         ops in ops(),
         window_entries in 1u64..40,
-        window_keys in 1u64..60,
+        // Above 128, some entries have their keys apart, and others do not.
+        window_keys in prop_oneof![1u64..60, 128u64..400],
         restart_at in 0usize..120,
     ) {
         let limits = Limits { window_entries, window_keys, outcomes: 1_000, ..Limits::default() };
@@ -354,11 +374,42 @@ proptest! {
         let mut committed_indexes = CommittedIndexes::default();
         let mut straight = Certifier::new(limits);
         let mut proposed: Vec<(TxnId, Vec<Key>, usize)> = vec![];
+        let mut arriving: Option<Arriving> = None;
         for (n, op) in ops.into_iter().enumerate() {
-            if n == restart_at {
+            if n == restart_at && arriving.is_none() {
                 (real, committed_indexes) = load(save(&real, &committed_indexes), limits).unwrap();
             }
-            let index = LogIndex(n as u64 + 1);
+            let index = LogIndex(model.index + 1);
+            let base = |behind: u64| Base((index.0 - 1).saturating_sub(behind));
+            let of = |keys: &[(u64, usize, u64)]| -> Vec<Key> {
+                keys.iter().map(|k| Key { hash: k.0, mode: LockMode::ALL[k.1], base: base(k.2) }).collect()
+            };
+            if let Some(Arriving { txn, keys, taken, missing, indexes }) = &mut arriving {
+                // Every other step is its own.
+                if n % 2 == 0 {
+                    let raw = serializable(*txn, keys, *taken);
+                    if let Some(part) = missing.pop() {
+                        indexes.push(index);
+                        model.index += 1;
+                        prop_assert_eq!(real.take_part(index, &part).unwrap(), Decision::Part { counts: true });
+                        prop_assert_eq!(straight.take_part(index, &part).unwrap(), Decision::Part { counts: true });
+                        continue;
+                    }
+                    let whole = Entry::encode_whole(txn, crc32fast::hash(&raw), indexes);
+                    let want = model.certify(*txn, keys, *taken);
+                    for certifier in [&mut real, &mut straight] {
+                        let entry = certifier.put_together(Entry::decode(whole.clone()).unwrap());
+                        prop_assert_eq!(entry.kind, EntryKind::Transaction);
+                        prop_assert_eq!(certifier.certify(index, &entry).unwrap(), want);
+                    }
+                    if let Decision::Decided { verdict: Verdict::Commit, .. } = want {
+                        committed_indexes.push(index);
+                    }
+                    proposed.push((*txn, keys.clone(), *taken));
+                    arriving = None;
+                    continue;
+                }
+            }
             let (txn, keys, taken) = match op {
                 Op::Empty => {
                     model.index += 1;
@@ -366,20 +417,32 @@ proptest! {
                     straight.skip(index).unwrap();
                     continue;
                 }
-                Op::Txn(node, keys, reads) => {
+                Op::Parts(node, keys, reads, count) if arriving.is_none() => {
+                    let (txn, taken) = (txn(node, index.0), keys.len().saturating_sub(reads));
+                    let keys = of(&keys);
+                    let raw = serializable(txn, &keys, taken);
+                    let part = |bytes: &[u8]| {
+                        let offset = bytes.as_ptr() as usize - raw.as_ptr() as usize;
+                        Entry::decode(Entry::encode_part(&txn, raw.len(), offset, bytes)).unwrap()
+                    };
+                    let missing = raw.chunks(raw.len().div_ceil(count)).rev().map(part).collect();
+                    arriving = Some(Arriving { txn, keys, taken, missing, indexes: vec![] });
+                    // This step is only an empty entry.
+                    model.index += 1;
+                    real.skip(index).unwrap();
+                    straight.skip(index).unwrap();
+                    continue;
+                }
+                Op::Txn(node, keys, reads) | Op::Parts(node, keys, reads, _) => {
                     let taken = keys.len().saturating_sub(reads);
-                    let base = |behind: u64| Base((index.0 - 1).saturating_sub(behind));
-                    let keys = keys.iter().map(|k| Key { hash: k.0, mode: LockMode::ALL[k.1], base: base(k.2) });
-                    (txn(node, index.0), keys.collect::<Vec<_>>(), taken)
+                    (txn(node, index.0), of(&keys), taken)
                 }
                 Op::Again(back) if proposed.len() > back => proposed[proposed.len() - 1 - back].clone(),
                 Op::Again(_) => (txn(9, index.0), vec![], 0),
             };
             proposed.push((txn, keys.clone(), taken));
             let want = model.certify(txn, &keys, taken);
-            let (taken, reads) = keys.split_at(taken);
-            let raw = Entry::encode_serializable(EntryKind::Transaction, &txn, taken, reads, b"");
-            let e = Entry::decode(raw).unwrap();
+            let e = Entry::decode(serializable(txn, &keys, taken)).unwrap();
             prop_assert_eq!(real.certify(index, &e).unwrap(), want);
             prop_assert_eq!(straight.certify(index, &e).unwrap(), want);
             if let Decision::Decided { verdict: Verdict::Commit, .. } = want {
@@ -389,7 +452,9 @@ proptest! {
             let remembered = matches!(real.outcome(&txn), Outcome::Decided { at, .. } if at.0 == first);
             prop_assert!(remembered);
         }
-        prop_assert_eq!(save(&real, &committed_indexes), save(&straight, &committed_indexes));
+        if !real.is_between_parts() {
+            prop_assert_eq!(save(&real, &committed_indexes), save(&straight, &committed_indexes));
+        }
         let committed: Vec<_> = model.committed.iter().map(|c| LogIndex(c.0)).collect();
         let known: Vec<_> = committed_indexes.after(LogIndex::ZERO).unwrap().map(|x| x.0).collect();
         prop_assert_eq!(known, committed);
@@ -400,10 +465,12 @@ proptest! {
     fn many_keys_are_judged_as_few_are(
         sizes in proptest::collection::vec(900usize..1_400, 1..10),
         seed in any::<u64>(),
-        window_keys in 1_000u64..6_000,
+        // In the smaller windows all of them have their keys apart, in the larger ones none has.
+        window_keys in prop_oneof![1_000u64..6_000, 100_000u64..400_000],
+        window_entries in 1u64..8,
         restart_at in 0usize..10,
     ) {
-        let limits = Limits { window_keys, ..Limits::default() };
+        let limits = Limits { window_keys, window_entries, ..Limits::default() };
         let mut model = Model { limits, index: 0, committed: vec![], decided: vec![], losses: vec![], counts_until: vec![], reserved: vec![] };
         let mut real = Certifier::new(limits);
         let mut committed_indexes = CommittedIndexes::default();

@@ -97,6 +97,65 @@ impl Log {
     }
 }
 
+/// An entry whose keys are gathered while it arrives is judged by what is held like any other.
+#[test]
+fn what_arrives_in_parts_loses_to_what_is_held() {
+    // Three keys are many for this window.
+    let mut log = Log::with(Limits { window_keys: 192, ..Limits::default() });
+    assert_eq!(log.prepare(1, NAME, 0), Verdict::Prepared);
+    let keys = |base| [8, 9, 7].map(|hash| key(hash, LockMode::Update, base));
+    let held = Verdict::Held { by: LogIndex(1), key: 2, origin: NodeId(1) };
+    assert_eq!(log.arrive(1, &keys(1), 30), held);
+    assert_eq!(log.arrive(2, &keys(log.next - 1)[..2], 30), Verdict::Commit);
+    // Some parts have arrived when it is cancelled, and when its node ends; then another transaction arrives.
+    for (sequence, node_ends) in [(3, false), (5, true)] {
+        let raw = Entry::encode(&txn(2, sequence), &keys(0), b"");
+        log.part(sequence, &raw, 0..70);
+        match node_ends {
+            true => log.certifier.end(NodeId(2)),
+            false => {
+                let cancel = Entry::decode(Entry::encode_cancel(&txn(2, sequence))).unwrap();
+                log.certifier.certify(LogIndex(log.next), &cancel).unwrap();
+                log.next += 1;
+            }
+        }
+        assert_eq!(log.arrive(sequence + 1, &keys(log.next - 1), 70), held);
+    }
+    assert_eq!(log.end(1, true, NAME, log.next - 1), Verdict::Ended);
+    assert_eq!(log.arrive(7, &keys(log.next - 1), 25), Verdict::Commit);
+    let lost = Verdict::Conflict { other: LogIndex(log.next - 1), key: 0, origin: NodeId(2) };
+    assert_eq!(log.write(8, 9, LockMode::Update, log.next - 2), lost);
+}
+
+impl Log {
+    /// These bytes of the transaction that node 2 commits arrive.
+    fn part(&mut self, sequence: u64, raw: &Bytes, range: std::ops::Range<usize>) -> LogIndex {
+        let part = Entry::encode_part(&txn(2, sequence), raw.len(), range.start, &raw[range]);
+        let index = LogIndex(self.next);
+        let taken = self.certifier.take_part(index, &Entry::decode(part).unwrap());
+        assert_eq!(taken.unwrap(), Decision::Part { counts: true });
+        self.next += 1;
+        index
+    }
+
+    /// A transaction of node 2 arrives in parts of so many bytes.
+    fn arrive(&mut self, sequence: u64, keys: &[Key], bytes: usize) -> Verdict {
+        let raw = Entry::encode(&txn(2, sequence), keys, b"");
+        let offsets = (0..raw.len()).step_by(bytes);
+        let parts: Vec<LogIndex> =
+            offsets.map(|from| self.part(sequence, &raw, from..raw.len().min(from + bytes))).collect();
+        let whole = Entry::encode_whole(&txn(2, sequence), crc32fast::hash(&raw), &parts);
+        let whole = self.certifier.put_together(Entry::decode(whole).unwrap());
+        let decision = self.certifier.certify(LogIndex(self.next), &whole).unwrap();
+        self.next += 1;
+        self.through_a_checkpoint();
+        match decision {
+            Decision::Decided { verdict, .. } => verdict,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[test]
 fn what_is_rolled_back_has_taken_nothing() {
     let mut log = Log::new();

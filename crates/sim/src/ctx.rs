@@ -325,6 +325,10 @@ impl Options {
             // Large transactions wait for each other, and should not wait longer than their clients do.
             o.clients = o.clients.min(if o.voters == 3 { 3 } else { 1 });
             o.commit_timeout = o.commit_timeout.max(5 * SECOND);
+            if bug.is_none() {
+                // A few keys are many then, and have a table of their own.
+                o.limits.window_keys = o.limits.window_keys.min(300);
+            }
         }
         if o.writes_early() {
             // Each of them takes longer.

@@ -21,10 +21,10 @@
 //!
 //! The map of taken keys is not stored: it follows from the window and is rebuilt from it.
 
+use super::apart::KeySet;
 use super::held::{HeldKey, Prepared};
 use super::outcomes::{Outcomes, Record};
 use super::reserved::{Losses, Reservation, Reserved};
-use super::taken::Taken;
 use super::{Certifier, CommittedIndexes, Limits, Verdict, WindowEntry};
 use crate::entry::{LockMode, READ};
 use crate::error::{Error, Result};
@@ -32,6 +32,7 @@ use crate::ids::{Base, LogIndex, NodeId, TxnId};
 use crate::wire::{put_txn, Reader};
 use bytes::{BufMut, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 impl Limits {
     pub(crate) fn put(&self, out: &mut BytesMut) {
@@ -51,6 +52,7 @@ pub(crate) struct Frozen {
     window: VecDeque<WindowEntry>,
     window_hashes: VecDeque<u64>,
     window_modes: VecDeque<u8>,
+    apart: VecDeque<(LogIndex, Arc<KeySet>)>,
     records: VecDeque<Record>,
     highest_dropped: BTreeMap<(NodeId, u64), u64>,
     incarnations: BTreeMap<(NodeId, u64), Option<LogIndex>>,
@@ -65,7 +67,7 @@ impl Frozen {
     pub(crate) fn encode(&self, committed_indexes: &CommittedIndexes, out: &mut BytesMut) {
         out.reserve(
             128 + self.window.len() * 16
-                + self.window_hashes.len() * 9
+                + self.window.iter().map(|entry| entry.keys as usize * 9).sum::<usize>()
                 + self.records.len() * 45
                 + self.highest_dropped.len() * 20
                 + self.incarnations.len() * 20
@@ -86,13 +88,9 @@ impl Frozen {
             out.put_u32_le(e.origin.0);
             out.put_u32_le(e.keys);
         }
-        out.put_u64_le(self.window_hashes.len() as u64);
-        for hash in &self.window_hashes {
-            out.put_u64_le(*hash);
-        }
-        let (front, back) = self.window_modes.as_slices();
-        out.put_slice(front);
-        out.put_slice(back);
+        out.put_u64_le(self.window.iter().map(|entry| u64::from(entry.keys)).sum());
+        self.keys().for_each(|(hash, _)| out.put_u64_le(hash));
+        self.keys().for_each(|(_, mode)| out.put_u8(mode));
         out.put_u64_le(self.records.len() as u64);
         for r in &self.records {
             put_txn(out, &r.txn);
@@ -157,6 +155,20 @@ impl Frozen {
             out.put_u64_le(i.0);
         }
     }
+
+    /// Of the window's entries, in their order.
+    fn keys(&self) -> impl Iterator<Item = (u64, u8)> + '_ {
+        let mut flat = self.window_hashes.iter().copied().zip(self.window_modes.iter().copied());
+        let mut apart = self.apart.iter();
+        self.window.iter().flat_map(move |entry| {
+            let (its, keys) = match entry.apart {
+                true => (apart.next(), 0),
+                false => (None, entry.keys as usize),
+            };
+            let flat: Vec<(u64, u8)> = flat.by_ref().take(keys).collect();
+            its.into_iter().flat_map(|(_, keys)| keys.taken()).chain(flat)
+        })
+    }
 }
 
 impl Certifier {
@@ -170,6 +182,7 @@ impl Certifier {
             window: self.window.clone(),
             window_hashes: self.window_hashes.clone(),
             window_modes: self.window_modes.clone(),
+            apart: self.taken.apart().clone(),
             records: self.outcomes.records.clone(),
             highest_dropped: self.outcomes.highest_dropped.clone(),
             incarnations: self.outcomes.incarnations.clone(),
@@ -195,23 +208,9 @@ impl Certifier {
         }
         let mut c = Certifier::new(limits);
         c.decided = r.index("decided")?;
-        c.last_committed = r.index("last committed")?;
-        c.floor = r.index("floor")?;
-        for _ in 0..count(r, 16)? {
-            c.window.push_back(WindowEntry {
-                index: r.index("window index")?,
-                origin: NodeId(r.u32("origin")?),
-                keys: r.u32("keys")?,
-            });
-        }
-        let keys = count(r, 9)?;
-        for _ in 0..keys {
-            c.window_hashes.push_back(r.u64("hash")?);
-        }
-        for _ in 0..keys {
-            c.window_modes.push_back(r.u8("mode")?);
-        }
-        c.taken = rebuild_taken(r, &c.window, &c.window_hashes, &c.window_modes)?;
+        let (last_committed, floor) = (r.index("last committed")?, r.index("floor")?);
+        c.take_window(r)?;
+        (c.last_committed, c.floor) = (last_committed, floor);
         let mut outcomes = Outcomes::new(&limits);
         for _ in 0..count(r, 45)? {
             let (txn, at, code) = (r.txn()?, r.index("at")?, r.u8("outcome")?);
@@ -270,6 +269,25 @@ impl Certifier {
         }
         Ok((c, committed_indexes))
     }
+
+    /// The entries of the window take their keys again, in their order.
+    fn take_window(&mut self, r: &mut Reader) -> Result<()> {
+        let mut entries = Vec::new();
+        for _ in 0..count(r, 16)? {
+            entries.push((r.index("window index")?, NodeId(r.u32("origin")?), r.u32("keys")? as usize));
+        }
+        let keys = count(r, 9)?;
+        let hashes = (0..keys).map(|_| r.u64("hash")).collect::<Result<Vec<u64>>>()?;
+        let modes = (0..keys).map(|_| mode(r)).collect::<Result<Vec<LockMode>>>()?;
+        if entries.iter().map(|(_, _, keys)| keys).sum::<usize>() != keys {
+            return Err(r.error("the window's entries do not account for its keys"));
+        }
+        let mut keys = hashes.into_iter().zip(modes);
+        for (index, origin, count) in entries {
+            self.take(index, origin, keys.by_ref().take(count));
+        }
+        Ok(())
+    }
 }
 
 fn put_prepared<'a>(all: impl Iterator<Item = &'a Prepared> + Clone, out: &mut BytesMut) {
@@ -325,28 +343,4 @@ fn count(r: &mut Reader, bytes_each: usize) -> Result<usize> {
 fn mode(r: &mut Reader) -> Result<LockMode> {
     let mode = r.u8("mode")?;
     LockMode::from_u8(mode).ok_or_else(|| r.error("a lock mode above 3"))
-}
-
-fn rebuild_taken(
-    r: &Reader,
-    window: &VecDeque<WindowEntry>,
-    hashes: &VecDeque<u64>,
-    modes: &VecDeque<u8>,
-) -> Result<Taken> {
-    let announced: u64 = window.iter().map(|e| u64::from(e.keys)).sum();
-    if announced != hashes.len() as u64 {
-        return Err(r.error("the window's entries do not account for its keys"));
-    }
-    if modes.iter().any(|mode| LockMode::from_u8(*mode).is_none()) {
-        return Err(r.error("a lock mode above 3"));
-    }
-    let mut taken = Taken::default();
-    let mut from = 0;
-    for entry in window {
-        let its = from..from + entry.keys as usize;
-        let keys = hashes.range(its.clone()).zip(modes.range(its.clone()));
-        taken.take(entry.index, keys.map(|(hash, mode)| (*hash, *mode)));
-        from = its.end;
-    }
-    Ok(taken)
 }

@@ -94,6 +94,16 @@ impl Held {
         })
     }
 
+    /// How many keys are held.
+    pub fn keys(&self) -> usize {
+        self.keys
+    }
+
+    /// Of all keys that are held.
+    pub fn hashes(&self) -> impl Iterator<Item = u64> + '_ {
+        self.by_name.values().flat_map(|held| held.keys.iter().map(|key| key.hash))
+    }
+
     pub fn has_room_for(&self, entry: &Entry) -> bool {
         self.by_name.len() < TRANSACTIONS_MAX && self.keys + entry.key_count() <= KEYS_MAX
     }

@@ -22,6 +22,7 @@
 //!   it read as well, so that this is still so where it is committed.
 //! - A certifier rebuilt from a checkpoint gives the same answers as the original.
 
+mod apart;
 pub(crate) mod checkpoint;
 mod committed_indexes;
 mod fixed_map;
@@ -38,10 +39,12 @@ use crate::entry::{Entry, EntryKind, Key, LockMode};
 use crate::error::{Error, Result};
 use crate::ids::{Base, LogIndex, NodeId, TxnId};
 use crate::parts::Arriving;
+use apart::{is_apart, Gathered, KeySet};
 use held::Held;
 use outcomes::Outcomes;
 use reserved::Reserved;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use taken::Taken;
 
 /// How much is kept.  Verdicts depend on it, so it is the same on all nodes of a cluster and never changes.
@@ -138,6 +141,8 @@ struct WindowEntry {
     index: LogIndex,
     origin: NodeId,
     keys: u32,
+    /// They are not among `window_hashes`, but in `taken`.
+    apart: bool,
 }
 
 /// Entries that are remembered as left out, at most.  Beyond that the oldest are forgotten; no node should need them
@@ -152,7 +157,9 @@ pub struct Certifier {
     last_committed: LogIndex,
     floor: LogIndex,
     window: VecDeque<WindowEntry>,
-    /// Hash and mode of every key of the window's entries, oldest first.
+    /// How many keys the window's entries have taken.
+    window_keys: u64,
+    /// Hash and mode of every one that is not apart, oldest first.
     window_hashes: VecDeque<u64>,
     window_modes: VecDeque<u8>,
     taken: Taken,
@@ -164,6 +171,10 @@ pub struct Certifier {
     /// The one transaction whose parts count now, and those that wait until it has arrived.
     arriving: Option<Arriving>,
     waiting: VecDeque<TxnId>,
+    /// The keys of the one that is arriving.
+    gathering: Option<Gathered>,
+    /// Those of the entry that is being decided, if they have been gathered.
+    gathered: Option<Gathered>,
 }
 
 impl Certifier {
@@ -174,6 +185,7 @@ impl Certifier {
             last_committed: LogIndex::ZERO,
             floor: LogIndex::ZERO,
             window: VecDeque::new(),
+            window_keys: 0,
             window_hashes: VecDeque::new(),
             window_modes: VecDeque::new(),
             taken: Taken::default(),
@@ -183,6 +195,8 @@ impl Certifier {
             left_out: BTreeMap::new(),
             arriving: None,
             waiting: VecDeque::new(),
+            gathering: None,
+            gathered: None,
         }
     }
 
@@ -254,7 +268,7 @@ impl Certifier {
     /// The last committed entry that took this key in a mode that conflicts with `mode`, as far as it is in the window;
     /// a base below the window is too low for any key.
     pub fn last_taken(&self, hash: u64, mode: LockMode) -> LogIndex {
-        self.taken.last(hash, mode).max(self.floor)
+        self.taken.last(hash, mode, self.floor).max(self.floor)
     }
 
     /// Decides an entry of a node that is not a member at this index: it commits nothing.
@@ -291,6 +305,8 @@ impl Certifier {
         // It was cancelled, or its PostgreSQL has started anew since.
         let outcomes = &self.outcomes;
         self.arriving.take_if(|arriving| outcomes.get(&arriving.txn) != Outcome::Unknown);
+        let arriving = self.arriving.as_ref().map(|arriving| arriving.txn);
+        self.gathering.take_if(|gathering| Some(gathering.txn) != arriving);
         while self.arriving.is_none() {
             let Some(next) = self.waiting.pop_front() else { return };
             self.arriving = Some(next).filter(|txn| outcomes.get(txn) == Outcome::Unknown).map(Arriving::new);
@@ -306,8 +322,10 @@ impl Certifier {
             self.next_arrives();
         }
         let counts = self.arriving.as_mut().is_some_and(|arriving| arriving.add(index, entry));
-        if let Some(arriving) = self.arriving.as_mut().filter(|_| !counts) {
-            arriving.note_written(entry);
+        match self.arriving.as_mut() {
+            Some(arriving) if counts => Gathered::follow(&mut self.gathering, arriving, &self.limits),
+            Some(arriving) => arriving.note_written(entry),
+            None => {}
         }
         Ok(Decision::Part { counts })
     }
@@ -318,12 +336,17 @@ impl Certifier {
             return entry;
         }
         let arriving = self.arriving.take_if(|arriving| arriving.txn == entry.txn);
-        arriving.and_then(|arriving| arriving.end(&entry)).unwrap_or(entry)
+        let gathering = self.gathering.take_if(|gathering| gathering.txn == entry.txn);
+        let Some(whole) = arriving.and_then(|arriving| arriving.end(&entry)) else { return entry };
+        self.gathered = gathering.filter(|gathered| gathered.keys.count() == whole.key_count());
+        whole
     }
 
     fn decide(&mut self, index: LogIndex, entry: &Entry, judge: fn(&Self, &Entry) -> Verdict) -> Result<Decision> {
         self.follow(index)?;
+        self.gathered.take_if(|gathered| gathered.txn != entry.txn);
         let decision = self.decision(index, entry, judge);
+        self.gathered = None;
         self.next_arrives();
         Ok(decision)
     }
@@ -349,8 +372,13 @@ impl Certifier {
         let previous = self.last_committed;
         match verdict {
             Verdict::Commit => {
-                self.take(index, entry.txn.node, entry.taken().map(|key| (key.hash, key.mode)));
-                self.reserved.committed(entry);
+                if self.may_have(self.reserved.hashes()) {
+                    self.reserved.committed(entry);
+                }
+                match self.gathered.take().filter(|gathered| gathered.keys.stays_apart(&self.limits)) {
+                    Some(gathered) => self.take_apart(index, entry.txn.node, gathered.keys),
+                    None => self.take(index, entry.txn.node, entry.taken().map(|key| (key.hash, key.mode))),
+                }
             }
             Verdict::Prepared => {
                 self.take(index, entry.txn.node, []);
@@ -465,10 +493,13 @@ impl Certifier {
                 Some(_) => Verdict::Ended,
             };
         }
-        if let Some((key, held)) = self.held.in_the_way(entry) {
+        let may_meet_held = self.held.keys() > entry.key_count() || self.may_have(self.held.hashes());
+        if let Some((key, held)) = may_meet_held.then(|| self.held.in_the_way(entry)).flatten() {
             return Verdict::Held { by: held.index, key, origin: held.node };
         }
-        if let Some((key, by, node)) = self.reserved.in_the_way(self.decided, entry) {
+        let may_meet_reserved = self.may_have(self.reserved.hashes());
+        let reserved = may_meet_reserved.then(|| self.reserved.in_the_way(self.decided, entry)).flatten();
+        if let Some((key, by, node)) = reserved {
             return Verdict::Reserved { by, key, node };
         }
         match entry.kind {
@@ -482,15 +513,40 @@ impl Certifier {
 
     /// The verdict about the first key that has been taken since its base, or may have been.
     fn objection_to_keys(&self, entry: &Entry) -> Option<Verdict> {
+        if self.gathered.as_ref().is_some_and(|gathered| self.nothing_taken_since(&gathered.keys)) {
+            return None;
+        }
         let keys = (0..).zip(entry.keys());
         self.taken.first_objection(keys, entry.key_count(), |number, key| self.objection(number, key))
+    }
+
+    /// Certain if true: nothing that any of these keys minds has been taken since the lowest of their bases.
+    fn nothing_taken_since(&self, keys: &KeySet) -> bool {
+        if keys.lowest_base().0 < self.floor.0 {
+            return false;
+        }
+        let from = self.window.partition_point(|entry| entry.index.0 <= keys.lowest_base().0);
+        let flat =
+            self.window.range(from..).filter(|entry| !entry.apart).map(|entry| entry.keys as usize).sum::<usize>();
+        let first = self.window_hashes.len() - flat;
+        let mut taken = self.window_hashes.range(first..).zip(self.window_modes.range(first..));
+        let apart = self.taken.apart_after(LogIndex(keys.lowest_base().0));
+        // If there is more of it than there are keys, to look these up is quicker.
+        flat + apart.clone().map(|its| its.taken().len()).sum::<usize>() <= keys.count()
+            && !taken.any(|(hash, mode)| keys.minds(*hash, *mode))
+            && !apart.flat_map(KeySet::taken).any(|(hash, mode)| keys.minds(hash, mode))
+    }
+
+    /// False only if the entry that is being decided has none of these keys.
+    fn may_have(&self, mut hashes: impl Iterator<Item = u64>) -> bool {
+        self.gathered.as_ref().is_none_or(|gathered| hashes.any(|hash| gathered.keys.has(hash)))
     }
 
     fn objection(&self, number: u32, key: Key) -> Option<Verdict> {
         if key.base.0 < self.floor.0 {
             return Some(Verdict::Window { oldest: Base(self.floor.0), key: number });
         }
-        let other = self.taken.last(key.hash, key.mode);
+        let other = self.taken.last(key.hash, key.mode, LogIndex(key.base.0));
         (other.0 > key.base.0).then(|| Verdict::Conflict { other, key: number, origin: self.origin_of(other) })
     }
 
@@ -514,7 +570,10 @@ impl Certifier {
     /// What the entry at `index` took, if that is in the window.
     fn taken_at(&self, index: LogIndex) -> Option<Vec<(u64, LockMode)>> {
         let at = self.window.binary_search_by_key(&index, |e| e.index).ok()?;
-        let from: usize = self.window.range(..at).map(|e| e.keys as usize).sum();
+        if let Some(keys) = self.taken.apart_at(index) {
+            return keys.taken().map(|(hash, mode)| Some((hash, LockMode::from_u8(mode)?))).collect();
+        }
+        let from: usize = self.window.range(..at).filter(|e| !e.apart).map(|e| e.keys as usize).sum();
         let keys = from..from + self.window[at].keys as usize;
         let modes = self.window_modes.range(keys.clone()).map(|mode| LockMode::from_u8(*mode));
         self.window_hashes.range(keys).zip(modes).map(|(hash, mode)| Some((*hash, mode?))).collect()
@@ -527,13 +586,28 @@ impl Certifier {
             self.window_hashes.push_back(hash);
             self.window_modes.push_back(mode as u8);
         }
+        let keys = self.window_hashes.len() - before;
+        if is_apart(keys, &self.limits) {
+            let keys = self.window_hashes.drain(before..).zip(self.window_modes.drain(before..));
+            let keys = KeySet::of_taken(keys);
+            return self.take_apart(index, origin, keys);
+        }
         let new = self.window_hashes.range(before..).zip(self.window_modes.range(before..));
         self.taken.take(index, new.map(|(hash, mode)| (*hash, *mode)));
-        let keys = (self.window_hashes.len() - before) as u32;
-        self.window.push_back(WindowEntry { index, origin, keys });
-        while self.window.len() as u64 > self.limits.window_entries
-            || self.window_hashes.len() as u64 > self.limits.window_keys
-        {
+        self.push(WindowEntry { index, origin, keys: keys as u32, apart: false });
+    }
+
+    fn take_apart(&mut self, index: LogIndex, origin: NodeId, keys: KeySet) {
+        self.last_committed = index;
+        let entry = WindowEntry { index, origin, keys: keys.taken().len() as u32, apart: true };
+        self.taken.take_apart(index, Arc::new(keys));
+        self.push(entry);
+    }
+
+    fn push(&mut self, entry: WindowEntry) {
+        self.window_keys += u64::from(entry.keys);
+        self.window.push_back(entry);
+        while self.window.len() as u64 > self.limits.window_entries || self.window_keys > self.limits.window_keys {
             self.forget_oldest();
         }
     }
@@ -541,6 +615,10 @@ impl Certifier {
     fn forget_oldest(&mut self) {
         let Some(oldest) = self.window.pop_front() else { return };
         self.floor = oldest.index;
+        self.window_keys -= u64::from(oldest.keys);
+        if oldest.apart {
+            return self.taken.forget_apart();
+        }
         let keys = ..oldest.keys as usize;
         self.taken.forget(oldest.index, self.window_hashes.drain(keys).zip(self.window_modes.drain(keys)));
     }

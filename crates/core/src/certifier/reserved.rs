@@ -65,6 +65,11 @@ pub(super) struct Reserved {
 }
 
 impl Reserved {
+    /// Of all keys that are reserved or have losses.
+    pub fn hashes(&self) -> impl Iterator<Item = u64> + '_ {
+        self.keys.keys().chain(self.losses.keys()).map(|(hash, _)| *hash)
+    }
+
     /// The first key of the entry at `index` that is reserved for another node, by which entry, and for whom.
     pub fn in_the_way(&self, index: LogIndex, entry: &Entry) -> Option<(u32, LogIndex, NodeId)> {
         if self.keys.is_empty() {
