@@ -14,7 +14,7 @@ BUILD_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs lint-monitoring bench bench-node bench-failover bench-clients bench-return bench-rows bench-heap clean
+.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-long test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-cluster-long test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs lint-monitoring bench bench-node bench-failover bench-clients bench-return bench-rows bench-heap clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -24,7 +24,8 @@ help:
 	@echo "make deb     Debian packages of the checked-out commit, in $(BUILD_DIR)/debian: onetrip, postgresql-15-onetrip"
 	@echo "make image   an OCI image from these packages, in $(BUILD_DIR)/image (packaging/Containerfile; needs buildah)"
 	@echo "make docs    the pages in docs as a site, in $(BUILD_DIR)/book"
-	@echo "make test    everything: Rust, the extension in C, clusters of real processes"
+	@echo "make test    Rust, the extension in C, clusters of real processes (25 minutes on two cores)"
+	@echo "make test-long  what takes longer: the other cluster tests, faults at each point of a COMMIT, sanitizers (30 minutes)"
 	@echo "make sim     simulated clusters under faults (SECONDS=60; SEED=n repeats one, TRACE=file records what happened)"
 	@echo "make fuzz    coverage-guided fuzzing of all readers of bytes from outside (SECONDS=60 for all together; TARGET=name"
 	@echo "             for one reader, INPUT=file repeats one input, ARGS=--keep keeps what it found in testdata/fuzz; ARGS=--help)"
@@ -116,8 +117,11 @@ demo: setup
 
 # All of these use one profile, so that nothing is built twice.  It has no link-time optimization, which would make the build
 # of each of the many test programs slower.
-test test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz: export CARGO_PROFILE_RELEASE_LTO = off
-test: test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes test-contrib
+test test-long test-rust test-extension test-sanitizers test-cluster test-cluster-long test-quickstart test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz: export CARGO_PROFILE_RELEASE_LTO = off
+test: test-rust test-extension test-cluster test-quickstart test-contrib
+
+# What takes longer.  CI runs both.
+test-long: test-sanitizers test-cluster-long test-outcomes
 
 test-rust: setup
 	cargo test --release --locked --workspace --exclude onetrip-cli --exclude onetrip-lab
@@ -136,6 +140,10 @@ test-cluster: setup-tests
 	cargo test --release --locked -p onetrip-cli --test '*' -- --test-threads=1
 	cargo test --release --locked -p onetrip-lab --test '*' -- --test-threads=2
 
+# Those marked as long; outcomes need another extension (test-outcomes).
+test-cluster-long: setup-tests
+	cargo test --release --locked -p onetrip-lab --test cluster -- --test-threads=2 --ignored --skip outcomes::
+
 # The commands of docs/quickstart.md, as they stand there.
 test-quickstart:
 	@scripts/test-quickstart.sh
@@ -148,7 +156,7 @@ test-outcomes: setup
 test-contrib:
 	@$(MAKE) --no-print-directory pg-regress ARGS=contrib
 
-# Not part of `make test`: it builds the release before this one, too.
+# Part of neither: it builds the release before this one, too.
 test-upgrade: setup
 	@scripts/test-upgrade.sh $(BUILD_DIR)
 
@@ -164,7 +172,7 @@ test-console:
 	cargo build --release --locked -p onetrip-lab --bin demo --bin onetrip-lab
 	@scripts/test-console.sh $(BUILD_DIR) $(PICTURES)
 
-# Not part of `make test`: it fetches a Debian system and builds everything twice, for use.
+# Part of neither: it fetches a Debian system and builds everything twice, for use.
 test-packages: setup
 	@scripts/setup.sh packages
 	@scripts/test-packages.sh $(BUILD_DIR)

@@ -309,6 +309,7 @@ async fn next(session: &Session) -> Vec<i64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn a_database_is_adopted_grows_and_is_released() {
     let _turn = turn("adopt", "a plain PostgreSQL becomes a region, two join, one becomes plain again").await;
     let mut place = Place::new("adopt-test");
@@ -513,6 +514,7 @@ async fn is_plain(place: &Place, first: &Session, values: &[BTreeSet<i64>]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn a_managed_server_is_followed_and_left() {
     let _turn = turn("adopt_managed", "rows come by logical replication into a plain server, which is adopted").await;
     let mut place = Place::new("managed-test");

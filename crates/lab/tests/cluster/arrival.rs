@@ -19,6 +19,7 @@ const NOISE: &str = "(select string_agg(md5((g * 10 + i)::text), '') from genera
 const WORKER: &str = "backend_type = 'onetrip arrival worker'";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn large_transactions_are_written_while_they_arrive() {
     let about = "10 MB are written before they are decided, and given up whenever something is in the way";
     let lab = start_from("arrival", about, builder().topology(apart(10))).await;

@@ -259,6 +259,7 @@ async fn check_compares_every_catalog_but_those_of_the_census() {
 
 /// What the census says of each type is what happens to its values.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn values_of_every_type_arrive_or_are_refused_as_the_census_says() {
     let _turn =
         crate::lab::turn("census values", "values of every type arrive, or are refused, as the census says").await;

@@ -10,6 +10,7 @@ use crate::lab::{number, start, subjects, text, until, Lab, Session, SOON};
 use crate::unique_jobs::beside;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn partitions_are_detached_concurrently_in_every_region() {
     let lab = start("detach", "partitions that are detached while all regions use the other ones").await;
     subjects!(lab, 2;

@@ -303,6 +303,7 @@ struct Seen {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn what_a_statement_computes_in_every_region_is_alike_or_refused() {
     let lab = start("elsewhere", "each stable function in a default and in USING: the same everywhere, or 0A000").await;
     let home = prepare(&lab).await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::lab::{number, start, subjects, text, until, Lab, Session, SOON};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn indexes_are_built_concurrently_in_every_region() {
     let lab = start("jobs", "indexes that every region builds in its own time, and what comes in between").await;
     lab.session(0)

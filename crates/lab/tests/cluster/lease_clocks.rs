@@ -72,6 +72,7 @@ fn clocks(cluster: &Cluster) -> Result<Vec<Clock>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn clocks_that_jump_make_no_leased_read_stale() {
     let about = "fresh reads under a lease, while wall clocks jump and the holder's or the leader's node hangs";
     let mut made = Vec::new();

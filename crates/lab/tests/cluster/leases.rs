@@ -10,6 +10,7 @@ const HOLDER: usize = 2;
 const LEADER: usize = 0;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn a_read_under_a_lease_asks_nobody_and_misses_nothing() {
     let about = "fresh reads in a region with a lease; its node, the leader and another one hang or end";
     let lab = start_from("leases", about, builder().topology(apart(50))).await;

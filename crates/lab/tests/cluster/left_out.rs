@@ -51,6 +51,7 @@ async fn shows_position(session: &Session, index: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn what_only_a_lost_region_could_apply_is_left_out_and_it_is_copied_when_it_comes_back() {
     let lab =
         start("left_out", "two regions cannot apply an entry, the third is away: left out, and copied later").await;

@@ -13,6 +13,7 @@ use crate::census::Census;
 use crate::lab::{bounded, builder, number, psql, start_from, subjects, text, told, until, Lab, Session, SOON};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn a_consumer_in_any_region_gets_each_change_once() {
     let name = "logical";
     let about = "what slots and subscriptions of three regions get, of everything that changes rows";

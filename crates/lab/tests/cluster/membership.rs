@@ -6,6 +6,7 @@ use crate::load::Load;
 /// Goal: a cluster under load grows from three voters to five and shrinks again, its leader moves and then leaves the
 /// cluster, and all regions are equal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn grows_to_five_and_back_under_load() {
     // With certificates, as in production.
     let about = "3 -> 5 -> 3 voters under load, over TLS; the leader moves, and leaves the cluster";

@@ -242,6 +242,7 @@ async fn a_region_that_is_away_or_busy_is_not_waited_for() {
 
 /// A failure in a region that is ahead says nothing: what this region does not show yet may be its cause.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn a_region_that_is_behind_believes_no_failure() {
     let lab = start("rehearsal_behind", "statements in a region that does not show what the others do").await;
     let [a, _, c] = lab.sessions().await;

@@ -8,6 +8,7 @@ use crate::lab::{number, start, subjects, text, until, Lab, Session, SOON};
 use crate::unique_jobs::beside;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn indexes_are_built_anew_in_every_region() {
     let lab =
         start("reindex", "indexes that every region builds anew in its own time, and what comes in between").await;

@@ -31,6 +31,7 @@ impl Drop for Stopped {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn the_census_says_what_is_run_again() {
     let lab =
         start("run_again", "an example of every command tag loses: it is run again, or fails, as the census says")

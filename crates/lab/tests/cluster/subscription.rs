@@ -20,6 +20,7 @@ const OTHER_TABLES: &str = "create table there (id int primary key); create tabl
 const SUM: &str = "select (select n from counter) || ' ' || count(*) || ' ' || count(distinct n) || ' ' || coalesce(max(n), 0) from ledger";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn what_a_publisher_sends_arrives_once() {
     let name = "subscription";
     let about = "a subscription in one region: its rows in all, through crashes, and in another region afterwards";

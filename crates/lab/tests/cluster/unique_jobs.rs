@@ -10,6 +10,7 @@ const STATES: &str =
     "select coalesce(string_agg(distinct state, ' ' order by state), '') from onetrip.jobs where index = ";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn unique_indexes_become_valid_in_all_regions_at_once() {
     let lab = start("unique_jobs", "unique indexes that every region builds in its own time").await;
     lab.session(0)

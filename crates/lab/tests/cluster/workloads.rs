@@ -11,6 +11,7 @@ const CLIENTS: usize = 8;
 const LOST: &str = "40001";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn pgbench_in_all_regions_fails_with_nothing_but_40001() {
     let lab = start("pgbench", "pgbench in all three regions at once, on shared rows; then tpcb-like at scale 1").await;
     shared_rows(&lab).await;
