@@ -14,7 +14,7 @@ BUILD_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-long test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-cluster-long test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs lint-monitoring bench bench-node bench-failover bench-clients bench-return bench-rows bench-heap clean
+.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-long test-18 test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-cluster-long test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs lint-monitoring bench bench-node bench-failover bench-clients bench-return bench-rows bench-heap clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -26,6 +26,8 @@ help:
 	@echo "make docs    the pages in docs as a site, in $(BUILD_DIR)/book"
 	@echo "make test    Rust, the extension in C, clusters of real processes (25 minutes on two cores)"
 	@echo "make test-long  what takes longer: the other cluster tests, faults at each point of a COMMIT, sanitizers (30 minutes)"
+	@echo "make test-18 the tests of the extension and of clusters on PostgreSQL 18, which it builds from Debian's source package"
+	@echo "             (an hour)"
 	@echo "make sim     simulated clusters under faults (SECONDS=60; SEED=n repeats one, TRACE=file records what happened)"
 	@echo "make fuzz    coverage-guided fuzzing of all readers of bytes from outside (SECONDS=60 for all together; TARGET=name"
 	@echo "             for one reader, INPUT=file repeats one input, ARGS=--keep keeps what it found in testdata/fuzz; ARGS=--help)"
@@ -117,7 +119,7 @@ demo: setup
 
 # All of these use one profile, so that nothing is built twice.  It has no link-time optimization, which would make the build
 # of each of the many test programs slower.
-test test-long test-rust test-extension test-sanitizers test-cluster test-cluster-long test-quickstart test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz: export CARGO_PROFILE_RELEASE_LTO = off
+test test-long test-18 test-rust test-extension test-sanitizers test-cluster test-cluster-long test-quickstart test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz: export CARGO_PROFILE_RELEASE_LTO = off
 test: test-rust test-extension test-cluster test-quickstart test-contrib
 
 # What takes longer.  CI runs both.
@@ -155,6 +157,17 @@ test-outcomes: setup
 # The tests of PostgreSQL's contrib modules, in a region and on a plain server.
 test-contrib:
 	@$(MAKE) --no-print-directory pg-regress ARGS=contrib
+
+# Part of neither: it builds PostgreSQL.  The server's user has to reach the folder.
+POSTGRES_18 = /var/tmp/onetrip-postgres-18
+test-18: export ONETRIP_POSTGRES_BIN = $(POSTGRES_18)/usr/lib/postgresql/18/bin
+test-18: export PG_CONFIG = $(ONETRIP_POSTGRES_BIN)/pg_config
+test-18:
+	@env -u PG_CONFIG scripts/setup.sh postgres18
+	@scripts/postgres-build.sh 18 $(POSTGRES_18)
+	$(MAKE) --no-print-directory test-extension
+	cargo test --release --locked -p onetrip-lab --test cluster -- --test-threads=2 --include-ignored --skip outcomes:: \
+		--skip census:: --skip detach:: --skip check_finds_every_kind_of_definition
 
 # Part of neither: it builds the release before this one, too.
 test-upgrade: setup

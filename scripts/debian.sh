@@ -49,3 +49,17 @@ fetch_source() {
     echo "no source package of $package can be had" >&2
     return 1
 }
+
+# fetch_source_of PACKAGE RELEASE DIR: leaves in DIR the files of the newest source package of that name in Debian's release.
+fetch_source_of() (
+    if [ ! -e $keyring ]; then
+        echo "$keyring is missing: install debian-archive-keyring" >&2
+        exit 1
+    fi
+    rm -rf "$3" && mkdir -p "$3/lists/partial" "$3/archives/partial" && cd "$3" &&
+        echo "deb-src [signed-by=$keyring] http://deb.debian.org/debian $2 main" >sources.list && : >status &&
+        apt=(-qq -o "Dir::Etc::SourceList=$3/sources.list" -o Dir::Etc::SourceParts=/dev/null
+            -o "Dir::State::Lists=$3/lists" -o "Dir::State::Status=$3/status" -o "Dir::Cache=$3" -o APT::Sandbox::User=
+            -o APT::Update::Error-Mode=any -o Acquire::Languages=none -o Acquire::http::Timeout=20) &&
+        apt-get "${apt[@]}" update && apt-get "${apt[@]}" source --download-only "$1" && rm -rf lists archives
+)

@@ -22,5 +22,5 @@ done
 # of an earlier copy are deleted first: a file that has moved since must not be compiled from its old place as well.
 mkdir -p "$copy/build"
 find "$copy/build" -name '*.[ch]' -delete
-tar -C extension --exclude='*.o' --exclude='*.so' --exclude='*.bc' -cf - . | tar -C "$copy/build" -xf -
+tar -C extension --exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude='.built-for-*' -cf - . | tar -C "$copy/build" -xf -
 make --no-print-directory -s -C "$copy/build" PG_CONFIG="$copy/usr/lib/postgresql/15/bin/pg_config" "$@" install >/dev/null

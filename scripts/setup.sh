@@ -2,7 +2,7 @@
 # Prepares this machine to build and run Onetrip: installs what is missing, builds the extension and installs it into
 # PostgreSQL's folders.  Quick and silent when there is nothing to do.  For Debian 12, run by root or by a user with sudo.
 #
-#   scripts/setup.sh [tests|bench|lint|clients|ecosystem|console|packages|image|docs]
+#   scripts/setup.sh [tests|bench|lint|clients|ecosystem|console|packages|image|docs|postgres18]
 #
 # What the tools say goes to a log in ONETRIP_LOGS (target/log).
 #
@@ -14,6 +14,7 @@
 # Rails' ActiveRecord.
 # console: also a browser for `make test-console`, and what makes its pictures small.
 # packages, image: also debootstrap and systemd-nspawn for `make test-packages`, buildah for `make image`.
+# postgres18: also what PostgreSQL 18 is built from for `make test-18`.
 # lint, docs: also what `make lint` and `make docs` use; the extension is not built then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -77,6 +78,9 @@ case "${1:-}" in
         ;;
     lint) wanted+=(shellcheck debian-archive-keyring) ;;
     packages) wanted+=(debootstrap debian-archive-keyring systemd-container) ;;
+    postgres18)
+        wanted+=(bison flex libicu-dev libreadline-dev libssl-dev libxml2-dev uuid-dev zlib1g-dev debian-archive-keyring)
+        ;;
     image) wanted+=(buildah debootstrap debian-archive-keyring) ;;
     docs) ;;
     *) fail "unknown argument $1" ;;

@@ -129,6 +129,22 @@ export ONETRIP_STOP_NODE=$work/stop-node
 passed=0
 failed=0
 
+# What is printed on this version of PostgreSQL and not on 15, and the other way round.
+as_known=expected/on-$("$PG_CONFIG" --version | sed -E 's/^PostgreSQL ([0-9]+).*/\1/').diff
+
+# The lines of regression.diffs that differ, each behind the name of its test.  Whether a plan reads a page or finds it is
+# chance.
+differences() {
+    sed -nE -e 's,^diff .*/results/(.*)\.out$,\1,;tname' -e '/^(---|\+\+\+) /d' -e '/^[-+]/{G;s/^(.*)\n(.*)$/\2 \1/;p}' \
+        -e b -e ':name' -e h "$1" | sed -E 's/(Buffers: shared).*/\1/'
+}
+
+differs_as_known() {
+    [ -s "$work/$1/regression.diffs" ] || return 1
+    differences "$work/$1/regression.diffs" >"$work/$1/differs"
+    diff "$as_known" "$work/$1/differs"
+}
+
 # run NAME PROGRAM TEST...
 run() {
     local name=$1 program=$2 status=0 test known=()
@@ -151,10 +167,15 @@ run() {
     running=$!
     wait "$running" || status=$?
     running=
-    grep -E '^test ' "$work/$name/log" || true
-    passed=$((passed + $(grep -cE '^test .*\.\.\. ok' "$work/$name/log" || true)))
+    grep -E '^(test|ok|not ok) ' "$work/$name/log" || true
+    ok=$(grep -cE '^(test .*\.\.\. ok|ok )' "$work/$name/log" || true)
+    if [ $status -eq 1 ] && [ -e "$as_known" ] && differs_as_known "$name"; then
+        echo "the others differ as $as_known says"
+        ok=$# status=0
+    fi
+    passed=$((passed + ok))
     # Tests that were never run have failed too.
-    failed=$((failed + $# - $(grep -cE '^test .*\.\.\. ok' "$work/$name/log" || true)))
+    failed=$((failed + $# - ok))
     if [ $status -ne 0 ]; then
         if [ -s "$work/$name/regression.diffs" ]; then
             cat "$work/$name/regression.diffs"

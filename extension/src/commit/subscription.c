@@ -61,6 +61,7 @@
 #include "commands/defrem.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "nodes/makefuncs.h"
 #include "replication/logicalworker.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
@@ -654,15 +655,28 @@ subscription_option_is(List *options, const char *name, bool otherwise)
 }
 
 static void
-subscription_check_options(List *options, bool creates)
+subscription_check_options(List *options)
 {
 	DefElem    *streaming = ot_ddl_find_option(options, "streaming");
 
-	if (streaming ? streaming->arg != NULL && pg_strcasecmp(defGetString(streaming), "parallel") == 0 :
-		creates && OT_STREAMS_IN_PARALLEL_BY_DEFAULT)
+	if (streaming && streaming->arg != NULL && pg_strcasecmp(defGetString(streaming), "parallel") == 0)
 		subscription_refuse_option("streaming = parallel", "streaming = on");
 	if (subscription_option_is(options, "two_phase", false))
 		subscription_refuse_option("two_phase = true", "two_phase = false");
+}
+
+/* Who does not say how to stream gets parallel workers in newer versions; here, the nearest to that. */
+static void
+subscription_stream(CreateSubscriptionStmt *stmt)
+{
+	MemoryContext old;
+
+	if (!OT_STREAMS_IN_PARALLEL_BY_DEFAULT || ot_ddl_find_option(stmt->options, "streaming") != NULL)
+		return;
+	/* the statement may be run again, and lives as long as it did */
+	old = MemoryContextSwitchTo(GetMemoryChunkContext(stmt));
+	stmt->options = lappend(stmt->options, makeDefElem("streaming", (Node *) makeString("on"), -1));
+	MemoryContextSwitchTo(old);
 }
 
 /*
@@ -765,10 +779,11 @@ subscription_before(Node *stmt, Before *before)
 	if (IsA(stmt, CreateSubscriptionStmt))
 	{
 		ot_check_writable();
-		subscription_check_options(((CreateSubscriptionStmt *) stmt)->options, true);
+		subscription_check_options(((CreateSubscriptionStmt *) stmt)->options);
+		subscription_stream((CreateSubscriptionStmt *) stmt);
 	}
 	else if (IsA(stmt, AlterSubscriptionStmt))
-		subscription_check_options(((AlterSubscriptionStmt *) stmt)->options, false);
+		subscription_check_options(((AlterSubscriptionStmt *) stmt)->options);
 
 	before->subscription = get_subscription_oid(name, true);
 	ot_subscription_begin(&saved);

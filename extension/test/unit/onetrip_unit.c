@@ -24,6 +24,7 @@
 #include "access/relation.h"
 #include "access/transam.h"
 #include "catalog/namespace.h"
+#include "commands/async.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -900,10 +901,20 @@ unit_operations(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* What async.c of PostgreSQL 15 has in shared memory. */
+/* What async.c has in shared memory. */
+#if PG_VERSION_NUM >= 170000
+typedef int64 QueuePage;
+#define QUEUE_SELF MyProcNumber
+#define QUEUE_LISTENERS MaxBackends
+#else
+typedef int QueuePage;
+#define QUEUE_SELF MyBackendId
+#define QUEUE_LISTENERS (MaxBackends + 1)
+#endif
+
 typedef struct QueuePlace
 {
-	int			page;
+	QueuePage	page;
 	int			offset;
 } QueuePlace;
 
@@ -919,7 +930,7 @@ typedef struct Queue
 {
 	QueuePlace	head;
 	QueuePlace	tail;
-	int			stop_page;
+	QueuePage	stop_page;
 	int			first;
 	TimestampTz warned_at;
 	QueueListener listeners[FLEXIBLE_ARRAY_MEMBER];
@@ -933,26 +944,25 @@ typedef struct Queue
 Datum
 unit_lag_in_queue(PG_FUNCTION_ARGS)
 {
-#if PG_VERSION_NUM < 160000
-	const int	all_pages = 2 * OT_NOTIFY_QUEUE_PAGES;
+	const QueuePage all_pages = 2 * OT_NOTIFY_QUEUE_PAGES;
 	bool		found;
 	Queue	   *queue = ShmemInitStruct("Async Queue Control",
 										offsetof(Queue, listeners) +
-										(MaxBackends + 1) * sizeof(QueueListener), &found);
-	QueueListener *own = &queue->listeners[MyBackendId];
+										QUEUE_LISTENERS * sizeof(QueueListener), &found);
+	QueueListener *own = &queue->listeners[QUEUE_SELF];
 
 	if (!found || own->pid != MyProcPid)
 		elog(ERROR, "this session does not listen");
 	LWLockAcquire(NotifyQueueTailLock, LW_EXCLUSIVE);
 	LWLockAcquire(NotifyQueueLock, LW_EXCLUSIVE);
 	own->pos = queue->head;
-	own->pos.page = (own->pos.page - PG_GETARG_INT32(0) + all_pages) % all_pages;
+	own->pos.page -= PG_GETARG_INT32(0);
+	/* numbers of pages begin anew before PostgreSQL 17 */
+	if (PG_VERSION_NUM < 170000)
+		own->pos.page = (own->pos.page + all_pages) % all_pages;
 	LWLockRelease(NotifyQueueLock);
 	LWLockRelease(NotifyQueueTailLock);
 	PG_RETURN_VOID();
-#else
-	elog(ERROR, "the NOTIFY queue of this version is not known");
-#endif
 }
 
 /*

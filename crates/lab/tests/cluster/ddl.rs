@@ -50,7 +50,7 @@ async fn tables(lab: &Lab) {
         lab,
         &c,
         "alter table depot.item add constraint positive check (price > 0), add constraint once unique (name)",
-        "select string_agg(conname, ' ' order by conname) from pg_constraint where conrelid = 'depot.item'::regclass",
+        "select string_agg(conname, ' ' order by conname) from pg_constraint where conrelid = 'depot.item'::regclass and contype <> 'n'",
         "item_pkey once positive",
     )
     .await;
