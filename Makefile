@@ -158,7 +158,7 @@ test-outcomes: setup
 test-contrib:
 	@$(MAKE) --no-print-directory pg-regress ARGS=contrib
 
-# Part of neither: it builds PostgreSQL.  The server's user has to reach the folder.
+# Part of neither `make test` nor `make test-long`: it builds PostgreSQL.  The server's user has to reach the folder.
 POSTGRES_18 = /var/tmp/onetrip-postgres-18
 test-18: export ONETRIP_POSTGRES_BIN = $(POSTGRES_18)/usr/lib/postgresql/18/bin
 test-18: export PG_CONFIG = $(ONETRIP_POSTGRES_BIN)/pg_config
@@ -169,7 +169,7 @@ test-18:
 	cargo test --release --locked -p onetrip-lab --test cluster -- --test-threads=2 --include-ignored --skip outcomes:: \
 		--skip census:: --skip detach:: --skip check_finds_every_kind_of_definition
 
-# Part of neither: it builds the release before this one, too.
+# Part of neither `make test` nor `make test-long`: it builds the release before this one, too.
 test-upgrade: setup
 	@scripts/test-upgrade.sh $(BUILD_DIR)
 
@@ -185,7 +185,7 @@ test-console:
 	cargo build --release --locked -p onetrip-lab --bin demo --bin onetrip-lab
 	@scripts/test-console.sh $(BUILD_DIR) $(PICTURES)
 
-# Part of neither: it fetches a Debian system and builds everything twice, for use.
+# Part of neither `make test` nor `make test-long`: it fetches a Debian system and builds everything twice, for use.
 test-packages: setup
 	@scripts/setup.sh packages
 	@scripts/test-packages.sh $(BUILD_DIR)

@@ -200,3 +200,11 @@ COMMENT ON TABLE onetrip.job_here IS
     'Indexes that this server builds by itself (CREATE INDEX and REINDEX CONCURRENTLY), and partitions whose users it waits for (DETACH CONCURRENTLY); written with the statement, and by the job worker.';
 COMMENT ON VIEW onetrip.jobs IS
     'Indexes of CREATE INDEX and REINDEX CONCURRENTLY in each region: building, built, done, or failed with an error; progress of this region only. Partitions of DETACH CONCURRENTLY: waiting, or done.';
+
+-- ---- to compare regions ----
+
+CREATE FUNCTION onetrip.rows_of(anyelement) RETURNS SETOF anyelement
+    LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_rows_of';
+COMMENT ON FUNCTION onetrip.rows_of(anyelement) IS
+    'The rows of the table whose row type the argument has, read without a plan.';
+REVOKE ALL ON FUNCTION onetrip.rows_of(anyelement) FROM PUBLIC;

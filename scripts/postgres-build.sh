@@ -13,14 +13,16 @@ cd "$(dirname "$0")/.."
 . scripts/debian.sh
 bin=$dir/usr/lib/postgresql/$major/bin
 if [ ! -e "$dir/built" ]; then
-    rm -rf "$dir" && mkdir -p "$dir"
+    rm -rf "$dir/source" "$dir/usr" && mkdir -p "$dir"
     fetch_source_of "postgresql-$major" sid "$dir/source"
     tar -C "$dir/source" -xf "$dir"/source/postgresql-"$major"_*.orig.tar.*
+    # Its makefiles do not make what they need if another make has called them.
     (
-        cd "$dir"/source/postgresql-"$major".*/
-        ./configure --prefix="$dir/usr/lib/postgresql/$major" --with-icu --with-openssl --with-libxml --with-uuid=e2fs
-        make -j "$(nproc)" world-bin
-        make install-world-bin
+        unset MAKELEVEL MAKEFLAGS MFLAGS
+        cd "$dir"/source/postgresql-"$major".*/ &&
+            ./configure --prefix="$dir/usr/lib/postgresql/$major" --with-icu --with-openssl --with-libxml --with-lz4 \
+                --with-zstd --with-uuid=e2fs &&
+            make -j "$(nproc)" world-bin && make install-world-bin
     ) >"$dir/build.log" 2>&1 || { tail -n 20 "$dir/build.log" >&2; exit 1; }
     rm -rf "$dir/source"
     touch "$dir/built"

@@ -79,7 +79,8 @@ case "${1:-}" in
     lint) wanted+=(shellcheck debian-archive-keyring) ;;
     packages) wanted+=(debootstrap debian-archive-keyring systemd-container) ;;
     postgres18)
-        wanted+=(bison flex libicu-dev libreadline-dev libssl-dev libxml2-dev uuid-dev zlib1g-dev debian-archive-keyring)
+        wanted+=(bison flex libicu-dev liblz4-dev libreadline-dev libssl-dev libxml2-dev libzstd-dev uuid-dev zlib1g-dev
+            debian-archive-keyring)
         ;;
     image) wanted+=(buildah debootstrap debian-archive-keyring) ;;
     docs) ;;

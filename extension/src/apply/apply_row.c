@@ -302,6 +302,19 @@ apply_row_open_table(OpenTable *table)
 	InitResultRelInfo(table->result_rel, table->rel, 1, NULL, 0);
 	ExecOpenIndices(table->result_rel, false);
 	apply_row_leave_user_context(&context);
+
+	/*
+	 * Otherwise PostgreSQL looks up which columns an UPDATE changes, and
+	 * simplifies the expressions of generated columns for that, which may call
+	 * any function.  It is a hint for B-trees only.
+	 */
+	for (int i = 0; i < table->result_rel->ri_NumIndices; i++)
+	{
+		IndexInfo  *info = table->result_rel->ri_IndexRelationInfo[i];
+
+		info->ii_CheckedUnchanged = true;
+		info->ii_IndexUnchanged = true;
+	}
 	table->unchecked = apply_row_find_unchecked(table);
 	if (ot_writes_early && (table->unchecked != NIL || strcmp(table->schema, "onetrip") == 0))
 		ereport(ERROR,

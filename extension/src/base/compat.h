@@ -18,7 +18,6 @@
 #include "commands/prepare.h"
 #include "miscadmin.h"
 #include "nodes/tidbitmap.h"
-#include "parser/parse_relation.h"
 #include "storage/proc.h"
 #include "utils/guc_tables.h"
 #include "utils/timeout.h"
@@ -162,18 +161,11 @@ typedef RelFileNode OtRelFile;
  * Of the `unchecked` indexes, which are unique, duplicates are no error: those
  * that may have one are in the result.
  */
-#if PG_VERSION_NUM >= 160000
 #if PG_VERSION_NUM >= 180000
-#define OT_NOT_PRUNED	, bms_make_singleton(1)
-#else
-#define OT_NOT_PRUNED
-#endif
 #define OT_INIT_RANGE_TABLE(estate, rte) \
-	do { \
-		List	   *permissions = NIL; \
-		addRTEPermissionInfo(&permissions, rte); \
-		ExecInitRangeTable(estate, list_make1(rte), permissions OT_NOT_PRUNED); \
-	} while (0)
+	ExecInitRangeTable(estate, list_make1(rte), NIL, bms_make_singleton(1))
+#elif PG_VERSION_NUM >= 160000
+#define OT_INIT_RANGE_TABLE(estate, rte) ExecInitRangeTable(estate, list_make1(rte), NIL)
 #else
 #define OT_INIT_RANGE_TABLE(estate, rte) ExecInitRangeTable(estate, list_make1(rte))
 #endif

@@ -49,6 +49,27 @@ SHOW lock_timeout;
 SELECT id, (p).b, (ps[1]).b AS in_array, ds FROM values_t;
 ROLLBACK;
 
+-- A generated column: its function has run where the row was written, and does not run in the worker.
+\c - mallory
+SET search_path = mallory;
+CREATE FUNCTION made(v int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN RAISE NOTICE '%: %', v, mallory.tries(); RETURN v; END $$;
+:quiet;
+CREATE TABLE made_t (id int PRIMARY KEY, v int, g int GENERATED ALWAYS AS (v + mallory.made(1)) STORED);
+CREATE INDEX ON made_t (v);
+INSERT INTO made_t VALUES (1, 1);
+BEGIN;
+UPDATE made_t SET v = 2;
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+\c - :super
+SET search_path = mallory;
+BEGIN;
+:loud;
+SELECT unit.apply(:'write_set'::bytea);
+SELECT * FROM made_t;
+ROLLBACK;
+
 -- With the writer's search_path the writer's functions are found: they run as the writer, not as the table's owner.
 CREATE ROLE eve LOGIN;
 CREATE SCHEMA eve AUTHORIZATION eve;

@@ -163,8 +163,37 @@ CREATE ROLE onetrip_test_user;
 SET ROLE onetrip_test_user;
 SELECT onetrip.rows_not_in_index(1);
 RESET ROLE;
-DROP ROLE onetrip_test_user;
 DROP TABLE lacking;
+-- The rows of a table without a plan, and so without calls of functions that are in its indexes.
+CREATE FUNCTION springs(v int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RAISE NOTICE 'as %', current_user; RETURN v; END $$;
+CREATE TABLE trapped (id int NOT NULL, gone int, v text) PARTITION BY LIST (id);
+CREATE TABLE trapped_1 (v text, gone int, id int PRIMARY KEY);
+SET client_min_messages = warning;
+CREATE INDEX ON trapped_1 ((id + springs(1)));
+ALTER TABLE trapped ATTACH PARTITION trapped_1 FOR VALUES IN (1, 2, 3);
+ALTER TABLE trapped DROP COLUMN gone;
+INSERT INTO trapped VALUES (1, repeat('x', 100000)), (2, NULL), (3, 'three');
+SHOW search_path \gset
+\c
+SET search_path = :search_path;
+SELECT (r).id, length((r).v) AS length, onetrip.row_hash(r) IS NOT NULL AS hash FROM (SELECT onetrip.rows_of(NULL::trapped_1) AS r) AS rows;
+SELECT (onetrip.rows_of(NULL::trapped_1)).id LIMIT 1;
+BEGIN;
+DECLARE some_rows CURSOR FOR SELECT (r).id FROM (SELECT onetrip.rows_of(NULL::trapped_1) AS r) AS rows;
+FETCH some_rows;
+ROLLBACK;
+SELECT count(*) FROM trapped_1;
+SELECT onetrip.rows_of(NULL::trapped);
+SELECT onetrip.rows_of(1);
+SELECT count(*) FROM (SELECT onetrip.rows_of(NULL::pg_largeobject)) AS rows;
+GRANT EXECUTE ON FUNCTION onetrip.rows_of(anyelement) TO onetrip_test_user;
+SET ROLE onetrip_test_user;
+SELECT onetrip.rows_of(NULL::pg_class);
+RESET ROLE;
+REVOKE EXECUTE ON FUNCTION onetrip.rows_of(anyelement) FROM onetrip_test_user;
+DROP TABLE trapped;
+DROP FUNCTION springs(int);
+DROP ROLE onetrip_test_user;
 
 -- In a local database they raise an error.
 \set replicated :DBNAME

@@ -80,15 +80,15 @@ fn shown_key(table: &Table, row: &Row) -> String {
 impl<'a> Side<'a> {
     async fn open(reader: &'a Reader, table: &'a Table) -> Result<Side<'a>> {
         // In byte order, because that is how Rust compares strings.  Without a primary key the whole row is the key.
-        let whole = vec!["(r.*)".to_string()];
+        let whole = vec!["r".to_string()];
         let columns: Vec<String> =
-            if table.key.is_empty() { whole } else { table.key.iter().map(|column| format!("r.{column}")).collect() };
+            if table.key.is_empty() { whole } else { table.key.iter().map(|column| format!("(r).{column}")).collect() };
         let keys: Vec<String> = columns.iter().map(|c| format!("({c})::text collate \"C\"")).collect();
         let keys = keys.join(", ");
         let query = format!(
             "declare check_rows no scroll cursor for
-             select {keys}, (r.*)::text, onetrip.column_hashes((r.*)) from only {} as r order by {keys}, onetrip.row_hash((r.*))",
-            table.name
+             select {keys}, r::text, onetrip.column_hashes(r) from {} order by {keys}, onetrip.row_hash(r)",
+            reader.rows_of(&table.name)
         );
         reader.begin_look().await?;
         reader

@@ -68,18 +68,18 @@ pub async fn catalog(reader: &Reader) -> Result<BTreeMap<String, Table>> {
 
 /// The checksums of one table on every node, which compute them at the same time.
 pub async fn checksums(readers: &[Reader], table: &Table) -> Result<Vec<Checksum>> {
-    let query =
-        format!("select count(*), coalesce(sum(onetrip.row_hash((r.*))), 0)::text from only {} as r", table.name);
     let mut asked = Vec::new();
     for reader in readers {
-        asked.push(checksum(reader, &query, table));
+        asked.push(checksum(reader, table));
     }
     join_all(asked).await.into_iter().collect()
 }
 
-async fn checksum(reader: &Reader, query: &str, table: &Table) -> Result<Checksum> {
+async fn checksum(reader: &Reader, table: &Table) -> Result<Checksum> {
+    let rows = reader.rows_of(&table.name);
+    let query = format!("select count(*), coalesce(sum(onetrip.row_hash(r)), 0)::text from {rows}");
     reader.begin_look().await?;
-    let row = reader.client.query_one(query, &[]).await;
+    let row = reader.client.query_one(&query, &[]).await;
     let row = row.with_context(|| format!("sum up {} in {}", table.name, reader.region))?;
     reader.end_look().await?;
     Ok(Checksum { rows: row.get(0), sum: row.get(1) })

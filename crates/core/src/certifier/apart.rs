@@ -133,7 +133,7 @@ impl KeySet {
 /// The keys of a transaction that arrives in parts, as far as they have arrived.
 pub(super) struct Gathered {
     pub txn: TxnId,
-    /// None, if there are to be too few or too many of them.
+    /// Empty if there are to be too few or too many of them.
     pub keys: KeySet,
     /// How many have been looked at.  What is no key is not among `keys`, and the entry is none then.
     seen: usize,

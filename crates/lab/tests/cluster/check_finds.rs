@@ -35,8 +35,34 @@ async fn check_finds_a_row_changed_behind_its_back() {
     behind_its_back(&lab, 2, "insert into s values (7, 'k1')").await;
     lab.check_equal(3).await;
 
+    calls_no_function_of_a_users(&lab).await;
+
     behind_its_back(&lab, 0, "update bag set x = 99 where ctid = (select min(ctid) from bag)").await;
     names_it(&lab, &["public.bag", "a", "(0)", "no such row"], "public.bag").await;
+}
+
+/// A plan would call the function with the superuser's rights, in order to simplify the index's expression.
+async fn calls_no_function_of_a_users(lab: &Lab) {
+    let trap = "create role trapper; create schema trap authorization trapper; set role trapper;
+         create function trap.f(int) returns int language plpgsql immutable
+             as $$ begin raise log 'trap as %', current_user; return $1; end $$;
+         create table trap.t (id int primary key, v int); insert into trap.t values (1, 1);
+         create index on trap.t ((v + trap.f(1))); reset role";
+    lab.session(1).await.must(trap).await;
+    lab.everywhere().await;
+    behind_its_back(lab, 0, "update trap.t set v = 2").await;
+    let sprung = || {
+        let log = |node: &onetrip_lab::Node| std::fs::read(node.folder().join("postgres.log")).unwrap();
+        let logs: Vec<u8> = lab.nodes().iter().flat_map(log).collect();
+        String::from_utf8_lossy(&logs).matches("trap as postgres").count()
+    };
+    let before = sprung();
+    names_it(lab, &["trap.t", "(1,2)"], "trap.t").await;
+    assert_eq!(sprung(), before, "onetrip check called a user's function as superuser");
+    lab.session(0).await.must("select count(*) from trap.t where v + trap.f(1) > 0").await;
+    assert!(sprung() > before, "the trap works");
+    behind_its_back(lab, 0, "update trap.t set v = 1").await;
+    lab.check_equal(4).await;
 }
 
 /// Goal: every region gets the version of an extension, and of those it requires, that the creating region has; `check`
