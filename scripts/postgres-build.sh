@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 . scripts/debian.sh
 bin=$dir/usr/lib/postgresql/$major/bin
 if [ ! -e "$dir/built" ]; then
-    rm -rf "$dir/source" "$dir/usr" && mkdir -p "$dir"
+    rm -rf "${dir:?}/source" "${dir:?}/usr" && mkdir -p "$dir"
     fetch_source_of "postgresql-$major" sid "$dir/source"
     tar -C "$dir/source" -xf "$dir"/source/postgresql-"$major"_*.orig.tar.*
     # Its makefiles do not make what they need if another make has called them.

@@ -11,6 +11,8 @@ cd "$(dirname "$0")"
 
 PG_CONFIG=${PG_CONFIG:-pg_config}
 bin_dir=$("$PG_CONFIG" --bindir)
+# Tests call pg_dump.
+export PATH=$bin_dir:$PATH
 pgxs_dir=$(dirname "$("$PG_CONFIG" --pgxs)")/..
 pg_regress=$pgxs_dir/test/regress/pg_regress
 pg_isolation_regress=$pgxs_dir/test/isolation/pg_isolation_regress

@@ -29,8 +29,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// What a query reads the table's rows from, each as a column `r`.  A plan would call functions of the table's owner,
-    /// which are in its indexes, as the superuser that this session is.
+    /// What a query reads the table's rows from, each as a column `r`.  A plan would call functions of the table's
+    /// owner, which are in its indexes, as the superuser that this session is.
     pub fn rows_of(&self, table: &str) -> String {
         match self.reads_without_plan {
             true => format!("(select onetrip.rows_of(null::{table}) as r) as rows"),

@@ -155,6 +155,7 @@ async fn a_snapshot_in_the_middle_is_to_be_had() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn who_waits_for_a_lock_does_not_hold_up_those_before() {
     let lab = with_table("grouped_lock", "an entry that waits for a lock, in the middle of others").await;
     let [a, b, _] = lab.sessions().await;
@@ -184,6 +185,7 @@ async fn who_waits_for_a_lock_does_not_hold_up_those_before() {
 /// A rollback does not undo `setval`: if a group that contains one were rolled back and applied again, values drawn in
 /// between would be given out a second time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn a_setval_among_entries_that_wait_gives_no_value_out_twice() {
     let lab = with_table("grouped_setval", "a sequence is set, and an entry behind that waits for a lock").await;
     let [a, b, _] = lab.sessions().await;
@@ -248,6 +250,7 @@ async fn an_entry_that_fails_in_the_middle_fails_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn kill9_in_the_middle_loses_nothing_and_doubles_nothing() {
     let lab = with_table("grouped_kill9", "kill -9 of a server while it applies what has piled up").await;
     let a = lab.session(0).await;

@@ -3,6 +3,7 @@
 use crate::lab::{number, start, subjects, text, Lab};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn what_a_statement_made_at_home_is_in_every_region() {
     let lab = start("recipes", "bounds, contents and side effects of DDL that no region could compute again").await;
     subjects!(lab, 1;
@@ -386,6 +387,7 @@ async fn extensions(lab: &Lab) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
 async fn contents_are_put_in_as_their_owner_and_what_is_local_stays() {
     let lab =
         start("recipes_owner", "REFRESH by a superuser of an ordinary role's view; TRUNCATE of a local child").await;
