@@ -185,23 +185,27 @@ ot_apply_relation(OtReader *r)
 
 /*
  * An index with expressions or a predicate runs functions, even while it is
- * opened, since calls may be inlined or folded.  The functions do not run as
- * the worker's superuser but as the role that wrote the row, with the settings
- * that it had (session_settings.c), under the rules for maintenance commands.
- * The table's owner would be wrong: with the writer's search_path, it would run
- * the writer's functions.  They must not change anything, since that would not
- * be captured.  After an ERROR, the end of the transaction restores all this.
+ * opened, since calls may be inlined or folded, and so may one on a range of a
+ * user's.  The functions do not run as the worker's superuser but as the role
+ * that wrote the row, with the settings that it had (session_settings.c), under
+ * the rules for maintenance commands.  The table's owner would be wrong: with the
+ * writer's search_path, it would run the writer's functions.  They must not
+ * change anything, since that would not be captured.  After an ERROR, the end of
+ * the transaction restores all this.
+ *
+ * No index runs as the superuser, whether we know of functions in it or not.
+ * What those that we know of have set is undone.
  */
 typedef struct UserContext
 {
 	Oid			user;
 	int			security_context;
-	int			nest_level;
+	int			nest_level;		/* 0: settings are not undone */
 	bool		read_only;
 } UserContext;
 
 static void
-apply_row_enter_user_context(UserContext *saved, Relation rel)
+apply_row_enter_user_context(UserContext *saved, Relation rel, bool undo_settings)
 {
 	GetUserIdAndSecContext(&saved->user, &saved->security_context);
 	SetUserIdAndSecContext(OidIsValid(ot_session_settings_role()) ? ot_session_settings_role() :
@@ -209,7 +213,7 @@ apply_row_enter_user_context(UserContext *saved, Relation rel)
 						   saved->security_context | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION);
 	saved->read_only = XactReadOnly;
-	saved->nest_level = NewGUCNestLevel();
+	saved->nest_level = undo_settings ? NewGUCNestLevel() : 0;
 	XactReadOnly = true;
 }
 
@@ -217,7 +221,8 @@ static void
 apply_row_leave_user_context(UserContext *saved)
 {
 	XactReadOnly = saved->read_only;
-	AtEOXact_GUC(false, saved->nest_level);
+	if (saved->nest_level > 0)
+		AtEOXact_GUC(false, saved->nest_level);
 	SetUserIdAndSecContext(saved->user, saved->security_context);
 }
 
@@ -283,7 +288,7 @@ apply_row_open_table(OpenTable *table)
 	if (unlikely(ot_apply_has_failed()))
 		ot_index_job_undo(table->rel);
 	ot_subscription_table_changes(table->schema, table->name);
-	apply_row_enter_user_context(&context, table->rel);
+	apply_row_enter_user_context(&context, table->rel, true);
 	table->info = ot_rel_info(table->rel);
 	if (table->info->layout != table->layout)
 		ereport(ERROR,
@@ -470,23 +475,23 @@ apply_row_insert_row(OpenTable *table, TupleTableSlot *row, const OtRowRead *rea
 }
 
 static TM_Result
-apply_row_update_row(OpenTable *table, const OtRowRead *read, bool wait, OtUpdateIndexes *update_indexes)
+apply_row_update_row(OpenTable *table, const OtRowRead *read, bool wait, LockTupleMode *lockmode,
+					 OtUpdateIndexes *update_indexes)
 {
 	TM_FailureData failure;
-	LockTupleMode lockmode;
 	Storage		storage;
 	volatile TM_Result result = TM_Ok;
 
 	if (!read->out_of_line)
 		return table_tuple_update(table->rel, &table->old_row->tts_tid, table->new_row,
 								  GetCurrentCommandId(true), GetActiveSnapshot(),
-								  InvalidSnapshot, wait, &failure, &lockmode, update_indexes);
+								  InvalidSnapshot, wait, &failure, lockmode, update_indexes);
 	apply_row_force_storage(&storage, table, read);
 	PG_TRY();
 	{
 		result = table_tuple_update(table->rel, &table->old_row->tts_tid, table->new_row,
 									GetCurrentCommandId(true), GetActiveSnapshot(),
-									InvalidSnapshot, wait, &failure, &lockmode, update_indexes);
+									InvalidSnapshot, wait, &failure, lockmode, update_indexes);
 	}
 	PG_FINALLY();
 	{
@@ -695,12 +700,10 @@ apply_row_insert_index_tuples(OpenTable *table, TupleTableSlot *row, bool update
 
 	if (table->result_rel->ri_NumIndices == 0)
 		return;
-	if (table->info->runs_functions)
-		apply_row_enter_user_context(&context, table->rel);
+	apply_row_enter_user_context(&context, table->rel, table->info->runs_functions);
 	with_duplicates = OT_INSERT_INDEX_TUPLES(table->result_rel, row, table->estate, update,
 											 table->unchecked, only_summarizing);
-	if (table->info->runs_functions)
-		apply_row_leave_user_context(&context);
+	apply_row_leave_user_context(&context);
 	foreach(lc, with_duplicates)
 	{
 		/* others are checked late, where the row was written */
@@ -749,13 +752,14 @@ ot_apply_update(OtReader *r)
 {
 	OpenTable  *table = apply_row_get_table(r);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
-	bool		key_changes;
 	bool		wait = false;
 	Changes		changes;
 	TM_Result	result;
+	LockTupleMode lockmode;
 	OtUpdateIndexes update_indexes;
 
-	key_changes = ot_get_u8(r) == OT_UPDATE;
+	/* heap finds out itself which lock it needs: a key may only get another form */
+	(void) ot_get_u8(r);
 	ot_row_finder_read(&table->finder, r);
 	apply_row_get_changes(r, table, &changes);
 
@@ -764,8 +768,8 @@ ot_apply_update(OtReader *r)
 	{
 		ot_row_finder_find(&table->finder, table->old_row);
 		apply_row_merge_changes(table, &changes);
-		result = apply_row_update_row(table, &changes.row, wait, &update_indexes);
-	} while (!apply_row_attempt_is_done(table, result, key_changes, &wait));
+		result = apply_row_update_row(table, &changes.row, wait, &lockmode, &update_indexes);
+	} while (!apply_row_attempt_is_done(table, result, lockmode == LockTupleExclusive, &wait));
 
 	if (OT_INDEXES_CHANGED(update_indexes))
 		apply_row_insert_index_tuples(table, table->new_row, true, OT_ONLY_SUMMARIZING(update_indexes));

@@ -473,28 +473,25 @@ capture_same_header(Form_pg_attribute att, Datum a, Datum b)
 }
 
 /*
- * Is the value that is stored now the old one?  It was passed to heap as
- * `given`.  If heap stored it with a shorter header than the old value has, it
- * counts as changed: the row got smaller, and must do so in every region.
+ * Is the value stored in the form that it had?  The toaster may have compressed
+ * it or moved it out of line, or heap may have given it a shorter header, to
+ * make the row smaller.  Then it counts as changed, since the row must get
+ * smaller in every region: in the old form it might not fit into a page there.
  */
 static bool
-capture_is_unchanged(Form_pg_attribute att, Datum stored, Datum given, Datum old)
+capture_is_unchanged(Form_pg_attribute att, Datum stored, Datum old)
 {
-	if (capture_same_value(att, stored, old))
-		return capture_same_header(att, stored, old);
-	return capture_same_value(att, given, old);
+	return capture_same_value(att, stored, old) && capture_same_header(att, stored, old);
 }
 
 /*
- * The columns that an update has changed.  A column that the executor passed
- * on unchanged, or that is stored as before, is not among them: elsewhere the
- * row keeps the value that is stored there.  So the row is stored in the same
- * bytes as here, and the update takes the same row lock.
+ * The columns that an update has changed.  A column that is stored as before is
+ * not among them: elsewhere the row keeps the value that is stored there.  So the
+ * row is stored in the same bytes as here.
  */
 static void
 capture_image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, TupleDesc desc,
-						 TupleTableSlot *given, HeapTuple stored, const Datum *old_values,
-						 const bool *old_nulls)
+						 HeapTuple stored, const Datum *old_values, const bool *old_nulls)
 {
 	Datum	   *values = palloc(sizeof(Datum) * desc->natts);
 	bool	   *nulls = palloc(sizeof(bool) * desc->natts);
@@ -508,7 +505,7 @@ capture_image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, Tup
 		if (att->attisdropped)
 			nulls[i] = true;
 		else if (nulls[i] != old_nulls[i] ||
-				 (!nulls[i] && !capture_is_unchanged(att, values[i], given->tts_values[i], old_values[i])))
+				 (!nulls[i] && !capture_is_unchanged(att, values[i], old_values[i])))
 			changed[i >> 3] |= 1 << (i & 7);
 		else
 			nulls[i] = true;
@@ -761,7 +758,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	ExecDropSingleTupleTableSlot(before);
 
 	capture_image_of_key(&key, info, rel, &old_stored, old_values);
-	capture_image_of_changes(&image, changed, info, desc, slot, &new_stored, old_values, old_nulls);
+	capture_image_of_changes(&image, changed, info, desc, &new_stored, old_values, old_nulls);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'U');
 	ot_put_u16(ops, number);

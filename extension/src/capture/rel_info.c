@@ -298,6 +298,47 @@ rel_info_runs_users_code(Node *node, void *context)
 	return expression_tree_walker(node, rel_info_runs_users_code, context);
 }
 
+/* The type of what is put into the index: the index's own column may have another. */
+static Oid
+rel_info_indexed_type(Relation rel, Relation index_rel, int key)
+{
+	AttrNumber	attnum = index_rel->rd_index->indkey.values[key];
+	int			nexpressions = 0;
+
+	if (attnum > 0)
+		return TupleDescAttr(RelationGetDescr(rel), attnum - 1)->atttypid;
+	for (int i = 0; i < key; i++)
+		nexpressions += index_rel->rd_index->indkey.values[i] == 0;
+	return exprType(list_nth(RelationGetIndexExpressions(index_rel), nexpressions));
+}
+
+/*
+ * Does the index run a function of the column's type?  GiST asks how far two
+ * values of a range are apart, by a function that any role may name for a type of
+ * its own, and replace later.
+ */
+static bool
+rel_info_measures_by_users_code(Relation rel, Relation index_rel)
+{
+	if (index_rel->rd_rel->relam == BTREE_AM_OID || index_rel->rd_rel->relam == HASH_AM_OID)
+		return false;
+	for (int i = 0; i < index_rel->rd_index->indnkeyatts; i++)
+	{
+		Oid			type = getBaseType(rel_info_indexed_type(rel, index_rel, i));
+		TypeCacheEntry *cache;
+
+		if (type_is_multirange(type))
+			type = get_multirange_range(type);
+		if (!type_is_range(type))
+			continue;
+		cache = lookup_type_cache(type, TYPECACHE_RANGE_INFO);
+		if ((OidIsValid(cache->rng_subdiff_finfo.fn_oid) && !rel_info_is_builtin(cache->rng_subdiff_finfo.fn_oid)) ||
+			(OidIsValid(cache->rng_canonical_finfo.fn_oid) && !rel_info_is_builtin(cache->rng_canonical_finfo.fn_oid)))
+			return true;
+	}
+	return false;
+}
+
 /* Is it a user's function in another language than C?  C is trusted. */
 static bool
 rel_info_is_interpreted(Oid function, void *context)
@@ -327,20 +368,6 @@ rel_info_may_run_anything(Node *node, void *context)
 		check_functions_in_node(node, rel_info_is_interpreted, context))
 		return true;
 	return expression_tree_walker(node, rel_info_may_run_anything, context);
-}
-
-/* The type of what is put into the index: the index's own column may have another. */
-static Oid
-rel_info_indexed_type(Relation rel, Relation index_rel, int key)
-{
-	AttrNumber	attnum = index_rel->rd_index->indkey.values[key];
-	int			nexpressions = 0;
-
-	if (attnum > 0)
-		return TupleDescAttr(RelationGetDescr(rel), attnum - 1)->atttypid;
-	for (int i = 0; i < key; i++)
-		nexpressions += index_rel->rd_index->indkey.values[i] == 0;
-	return exprType(list_nth(RelationGetIndexExpressions(index_rel), nexpressions));
 }
 
 /*
@@ -503,6 +530,25 @@ rel_info_note_whole_index(OtRelInfo *info, Relation index_rel)
 
 /* ---- identity ---- */
 
+/*
+ * The index, unless it is a key WITHOUT OVERLAPS, of PostgreSQL 18.  Such a one is
+ * a GiST index, which finds more than one row for a value, or none if that is an
+ * empty range.
+ */
+static Oid
+rel_info_identity_by_equality(Oid index)
+{
+	Relation	rel;
+	bool		is_btree;
+
+	if (!OidIsValid(index))
+		return InvalidOid;
+	rel = index_open(index, AccessShareLock);
+	is_btree = rel->rd_rel->relam == BTREE_AM_OID;
+	index_close(rel, AccessShareLock);
+	return is_btree ? index : InvalidOid;
+}
+
 /* Has every row its own value in this unique index, at any time? */
 static bool
 rel_info_tells_rows_apart(Relation rel, Relation index_rel)
@@ -642,9 +688,9 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 	info->table = ot_hash_table(get_namespace_name(RelationGetNamespace(rel)),
 								RelationGetRelationName(rel));
 
-	identity = RelationGetReplicaIndex(rel);
+	identity = rel_info_identity_by_equality(RelationGetReplicaIndex(rel));
 	if (!OidIsValid(identity))
-		identity = OT_PRIMARY_KEY_INDEX(rel);
+		identity = rel_info_identity_by_equality(OT_PRIMARY_KEY_INDEX(rel));
 	info->identity = -1;
 	info->misrouted_by = rel_info_find_misrouting(rel);
 	info->locking = !ot_is_apply_worker && ot_has_locking_label(rel);
@@ -659,6 +705,8 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 		rel_info_note_incomparable(info, rel, index_rel);
 		rel_info_note_whole_index(info, index_rel);
 		rel_info_note_search_index(info, rel, index_rel, &search_best);
+		if (rel_info_measures_by_users_code(rel, index_rel))
+			info->runs_functions = info->runs_users_code = true;
 		if (RelationGetIndexExpressions(index_rel) != NIL ||
 			RelationGetIndexPredicate(index_rel) != NIL)
 		{

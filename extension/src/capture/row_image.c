@@ -142,7 +142,10 @@ row_image_find_names(OtRowImage *image, OtRelInfo *info, TupleDesc desc)
 	return -1;
 }
 
-/* Makes the image from stored values.  Changes `nulls`. */
+/*
+ * Makes the image from stored values.  Changes `nulls`.  A row that was stored
+ * before a column was dropped still has its value, which nobody needs.
+ */
 void
 ot_row_image_of_values(OtRowImage *image, OtRelInfo *info, TupleDesc desc,
 					   Datum *values, bool *nulls)
@@ -152,6 +155,8 @@ ot_row_image_of_values(OtRowImage *image, OtRelInfo *info, TupleDesc desc,
 	{
 		OtColumn   *column = &info->columns[i];
 
+		if (column->dropped)
+			nulls[i] = true;
 		if (nulls[i] || !column->is_varlena)
 			continue;
 		if (row_image_is_external(column, values[i]) ||
@@ -371,7 +376,6 @@ row_image_read_part(OtReader *r, OtRelInfo *info, OtRowRead *row, OtPart *part)
 
 	part->column = ot_get_u16(r);
 	if (part->column >= info->natts || !info->columns[part->column].is_varlena ||
-		info->columns[part->column].dropped ||
 		!heap_attisnull(row->tuple, part->column + 1, NULL))
 		row_image_bad_row("it has a part for no column");
 	part->out_of_line = ot_get_u8(r) != 0;
@@ -443,10 +447,16 @@ ot_row_read(OtReader *r, OtRelInfo *info, TupleDesc desc, OtRowRead *row)
 		int			nparts = ot_get_u16(r);
 
 		row->parts = palloc0(sizeof(OtPart) * Max(nparts, 1));
-		for (; row->nparts < nparts; row->nparts++)
+		for (int i = 0; i < nparts; i++)
 		{
-			row_image_read_part(r, info, row, &row->parts[row->nparts]);
-			row->out_of_line |= row->parts[row->nparts].out_of_line;
+			OtPart	   *part = &row->parts[row->nparts];
+
+			row_image_read_part(r, info, row, part);
+			/* earlier releases wrote values of dropped columns too */
+			if (info->columns[part->column].dropped)
+				continue;
+			row->out_of_line |= part->out_of_line;
+			row->nparts++;
 		}
 	}
 }

@@ -70,6 +70,58 @@ SELECT unit.apply(:'write_set'::bytea);
 SELECT * FROM made_t;
 ROLLBACK;
 
+-- An index on a range of a user's, or on its multirange: GiST asks the user's function how far two values are apart.
+\c - mallory
+SET search_path = mallory;
+CREATE FUNCTION apart(a float8, b float8) RETURNS float8 LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN a - b; END';
+CREATE TYPE span AS RANGE (subtype = float8, subtype_diff = apart, multirange_type_name = spans);
+CREATE DOMAIN short_span AS span CHECK (upper(VALUE) - lower(VALUE) < 10);
+:quiet;
+CREATE TABLE spans_t (id int PRIMARY KEY, s span);
+CREATE INDEX ON spans_t USING gist (s);
+CREATE TABLE short_spans_t (id int PRIMARY KEY, s short_span);
+CREATE INDEX ON short_spans_t USING gist (s);
+CREATE TABLE multi_spans_t (id int PRIMARY KEY, s spans);
+CREATE INDEX ON multi_spans_t USING gist (s);
+-- Enough for a second page, so that a value has to be put into one of them.
+INSERT INTO spans_t SELECT g, span(g, g + 1) FROM generate_series(1, 1000) g;
+INSERT INTO short_spans_t TABLE spans_t;
+INSERT INTO multi_spans_t SELECT id, spans(s) FROM spans_t;
+CREATE OR REPLACE FUNCTION apart(a float8, b float8) RETURNS float8 LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF current_setting('mallory.told', true) = 'not yet' THEN
+        PERFORM set_config('mallory.told', 'yes', false);
+        RAISE NOTICE 'as %, read only: %', current_user, current_setting('transaction_read_only');
+        PERFORM set_config('lock_timeout', '1234', false);
+    END IF;
+    RETURN a - b;
+END $$;
+\set not_told 'SET mallory.told = ''not yet'''
+BEGIN;
+INSERT INTO spans_t VALUES (-1, '[500,501)');
+SELECT unit.write_set() AS of_range \gset
+ROLLBACK;
+BEGIN;
+INSERT INTO short_spans_t VALUES (-1, '[500,501)');
+SELECT unit.write_set() AS of_domain \gset
+ROLLBACK;
+BEGIN;
+INSERT INTO multi_spans_t VALUES (-1, '{[500,501)}');
+SELECT unit.write_set() AS of_multirange \gset
+ROLLBACK;
+\c - :super
+SET search_path = mallory;
+BEGIN;
+:loud;
+:not_told;
+SELECT unit.apply(:'of_range'::bytea);
+:not_told;
+SELECT unit.apply(:'of_domain'::bytea);
+:not_told;
+SELECT unit.apply(:'of_multirange'::bytea);
+SHOW lock_timeout;
+ROLLBACK;
+
 -- With the writer's search_path the writer's functions are found: they run as the writer, not as the table's owner.
 CREATE ROLE eve LOGIN;
 CREATE SCHEMA eve AUTHORIZATION eve;

@@ -74,5 +74,56 @@ COMMIT;
 DELETE FROM t WHERE id = 4;
 SELECT id, length(big), length(small) FROM t ORDER BY id;
 
+-- A value that an UPDATE leaves alone, but that the toaster moves out of line to make room, has to move elsewhere too: the row would not fit into a page there.
+CREATE FUNCTION bytes(n int) RETURNS bytea LANGUAGE sql STRICT AS
+    'SELECT string_agg(decode(md5(random()::text), ''hex''), '''') FROM generate_series(1, n / 16) g';
+CREATE TABLE moves (id int PRIMARY KEY, a bytea, b bytea, c bytea);
+ALTER TABLE moves ALTER a SET STORAGE MAIN, ALTER b SET STORAGE MAIN;
+CREATE TABLE moves_without_key (LIKE moves INCLUDING STORAGE);
+INSERT INTO moves VALUES (1, bytes(5000));
+INSERT INTO moves_without_key TABLE moves;
+BEGIN;
+UPDATE moves SET b = bytes(4500), c = bytes(10000);
+UPDATE moves_without_key SET b = bytes(4500), c = bytes(10000);
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+BEGIN;
+SELECT unit.apply(:'write_set'::bytea);
+SELECT id, length(a), length(b), length(c) FROM moves;
+SELECT id, length(a), length(b), length(c) FROM moves_without_key;
+ROLLBACK;
+
+-- The same where it is compressed to make room.
+CREATE TABLE shrinks (id int PRIMARY KEY, a text, b bytea, c bytea) WITH (toast_tuple_target = 8160);
+ALTER TABLE shrinks ALTER b SET STORAGE MAIN;
+ALTER TABLE shrinks ALTER a SET STORAGE PLAIN;
+INSERT INTO shrinks VALUES (1, repeat('compresses well ', 400));
+ALTER TABLE shrinks ALTER a SET STORAGE EXTENDED;
+SELECT pg_column_size(a) > 6000 AS not_compressed FROM shrinks;
+BEGIN;
+UPDATE shrinks SET b = bytes(4500), c = bytes(10000);
+SELECT pg_column_size(a) < 1000 AS compressed FROM shrinks;
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+BEGIN;
+SELECT unit.apply(:'write_set'::bytea);
+SELECT id, length(a), pg_column_size(a) < 1000 AS compressed, length(b), length(c) FROM shrinks;
+ROLLBACK;
+
+-- A dropped column's value that is still there, out of line, in a table without an identity.
+CREATE TABLE dropped (a int, big text, b text);
+INSERT INTO dropped SELECT g, noise(20000, g::text), noise(20000, 'b' || g) FROM generate_series(1, 3) g;
+ALTER TABLE dropped DROP COLUMN big;
+BEGIN;
+UPDATE dropped SET a = 4 WHERE a = 2;
+DELETE FROM dropped WHERE a = 3;
+:operations;
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+BEGIN;
+SELECT unit.apply(:'write_set'::bytea);
+SELECT a, length(b) FROM dropped ORDER BY a;
+ROLLBACK;
+
 SET client_min_messages = warning;
 DROP SCHEMA toast CASCADE;
