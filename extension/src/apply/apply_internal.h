@@ -22,6 +22,9 @@
 
 #include "capture/capture.h"
 
+/* Where the rows of a table are (row_places.c). */
+typedef struct OtRowPlaces OtRowPlaces;
+
 /* Finds rows of one table (find_row.c). */
 typedef struct OtRowFinder
 {
@@ -33,6 +36,8 @@ typedef struct OtRowFinder
 	Relation	index;			/* NULL: the table is read */
 	IndexScanDesc index_scan;
 	TableScanDesc table_scan;
+	int			scans;			/* of all of the table */
+	OtRowPlaces *places;		/* NULL: not noted */
 	SnapshotData dirty;
 	int			nkeys;
 	ScanKeyData keys[INDEX_MAX_KEYS];
@@ -77,7 +82,16 @@ extern void ot_apply_large_object(OtReader *r);
 extern void ot_row_finder_open(OtRowFinder *finder, Relation rel, OtRelInfo *info);
 extern void ot_row_finder_read(OtRowFinder *finder, OtReader *r);
 extern void ot_row_finder_find(OtRowFinder *finder, TupleTableSlot *slot);
+extern void ot_row_finder_written(OtRowFinder *finder, TupleTableSlot *row);
 extern void ot_row_finder_close(OtRowFinder *finder);
+
+/* row_places.c */
+extern OtRowPlaces *ot_row_places_make(MemoryContext parent);
+extern bool ot_row_places_add(OtRowPlaces *places, uint64 hash, ItemPointer tid);
+extern ItemPointer ot_row_places_find(OtRowPlaces *places, uint64 hash, int32 **link);
+extern void ot_row_places_pass(OtRowPlaces *places, int32 **link);
+extern void ot_row_places_forget(OtRowPlaces *places, int32 **link);
+extern void ot_row_places_free(OtRowPlaces *places);
 
 /* sql_worker.c: a step of a worker, which may raise ERROR, and what it is about */
 typedef void (*OtStep) (void *what);

@@ -743,6 +743,7 @@ ot_apply_insert(OtReader *r, int options)
 	/* A deletion of a row with the same key must be visible by now. */
 	apply_row_begin_change();
 	apply_row_insert_row(table, row, &read, options);
+	ot_row_finder_written(&table->finder, row);
 	apply_row_insert_index_tuples(table, row, false, false);
 	apply_row_end_row(table, old);
 }
@@ -771,6 +772,7 @@ ot_apply_update(OtReader *r)
 		result = apply_row_update_row(table, &changes.row, wait, &lockmode, &update_indexes);
 	} while (!apply_row_attempt_is_done(table, result, lockmode == LockTupleExclusive, &wait));
 
+	ot_row_finder_written(&table->finder, table->new_row);
 	if (OT_INDEXES_CHANGED(update_indexes))
 		apply_row_insert_index_tuples(table, table->new_row, true, OT_ONLY_SUMMARIZING(update_indexes));
 	apply_row_end_row(table, old);

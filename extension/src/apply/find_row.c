@@ -7,7 +7,8 @@
  * the entry contains the whole row (whole_row.c), and any row with these
  * contents will do; it is searched for by an index that is selective, or else by
  * reading the table from where the last one was found, since an entry usually
- * changes rows in the order in which they are stored.
+ * changes rows in the order in which they are stored.  If it does not, the places
+ * of all rows are noted (row_places.c).
  *
  * The search uses a dirty snapshot, so it also sees rows that are being
  * written.  If an undecided local transaction has the row, that transaction is
@@ -36,6 +37,9 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+
+/* After so many scans of the table the places of its rows are noted. */
+#define SCANS_MAX 4
 
 /* Begins a search in the index by equality with its first key columns. */
 static void
@@ -93,6 +97,8 @@ ot_row_finder_close(OtRowFinder *finder)
 		table_endscan(finder->table_scan);
 	if (finder->candidate_context)
 		MemoryContextDelete(finder->candidate_context);
+	if (finder->places)
+		ot_row_places_free(finder->places);
 	memset(finder, 0, sizeof(*finder));
 }
 
@@ -224,15 +230,96 @@ find_row_search_whole(OtRowFinder *finder, TupleTableSlot *slot, SearchPlace pla
 	return found;
 }
 
+/* ---- by the places that were noted ---- */
+
+static void
+find_row_forget_places(OtRowFinder *finder)
+{
+	ot_row_places_free(finder->places);
+	finder->places = NULL;
+}
+
+static uint64
+find_row_short_hash(OtRowFinder *finder, const Datum *values, const bool *nulls)
+{
+	MemoryContext old = MemoryContextSwitchTo(finder->candidate_context);
+	uint64		hash = ot_whole_row_short_hash(finder->info, RelationGetDescr(finder->rel), values, nulls);
+
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(finder->candidate_context);
+	return hash;
+}
+
+/* Notes where a row of the entry is now, which the entry may change once more. */
+void
+ot_row_finder_written(OtRowFinder *finder, TupleTableSlot *row)
+{
+	if (likely(finder->places == NULL))
+		return;
+	slot_getallattrs(row);
+	if (!ot_row_places_add(finder->places, find_row_short_hash(finder, row->tts_values, row->tts_isnull),
+						   &row->tts_tid))
+		find_row_forget_places(finder);
+}
+
+/* Notes the places of all rows, unless there are too many. */
+static void
+find_row_note_places(OtRowFinder *finder, TupleTableSlot *slot)
+{
+	MemoryContext old = MemoryContextSwitchTo(finder->context);
+
+	finder->places = ot_row_places_make(finder->context);
+	find_row_begin(finder, SEARCH_TABLE);
+	while (finder->places != NULL && find_row_next(finder, SEARCH_TABLE, slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+		/* one that is being inserted cannot be meant, and may go with its values */
+		if (!TransactionIdIsValid(finder->dirty.xmin))
+			ot_row_finder_written(finder, slot);
+	}
+	ExecClearTuple(slot);
+	MemoryContextSwitchTo(old);
+}
+
+/* A row that nobody is changing; false: none was found, which means nothing. */
+static bool
+find_row_at_noted_place(OtRowFinder *finder, TupleTableSlot *slot)
+{
+	uint64		hash = find_row_short_hash(finder, finder->values, finder->nulls);
+	int32	   *link = NULL;
+	ItemPointer tid;
+
+	while ((tid = ot_row_places_find(finder->places, hash, &link)) != NULL)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!table_tuple_fetch_row_version(finder->rel, tid, (Snapshot) &finder->dirty, slot))
+			ot_row_places_forget(finder->places, &link);
+		else if (TransactionIdIsValid(finder->dirty.xmin) || TransactionIdIsValid(finder->dirty.xmax) ||
+				 !find_row_is_equal(finder, slot))
+			ot_row_places_pass(finder->places, &link);
+		else
+			return true;
+	}
+	return false;
+}
+
 static bool
 find_row_by_contents(OtRowFinder *finder, TupleTableSlot *slot)
 {
 	SearchPlace place = finder->index_scan ? SEARCH_INDEX : SEARCH_TABLE;
 	TransactionId changed_by;
 
+	if (finder->places != NULL && find_row_at_noted_place(finder, slot))
+		return true;
 	if (finder->table_scan != NULL && place == SEARCH_TABLE &&
 		find_row_search_whole(finder, slot, SEARCH_REST, &changed_by))
 		return true;
+	if (place == SEARCH_TABLE && ++finder->scans == SCANS_MAX)
+	{
+		find_row_note_places(finder, slot);
+		if (finder->places != NULL && find_row_at_noted_place(finder, slot))
+			return true;
+	}
 	for (;;)
 	{
 		if (find_row_search_whole(finder, slot, place, &changed_by))

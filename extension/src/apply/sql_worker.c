@@ -218,6 +218,8 @@ ot_sql_worker_try(OtStep step, void *what, int *code)
 		*code = edata->sqlerrcode;
 	}
 	PG_END_TRY();
+	/* a user's function may have taken advisory locks, which outlive the transaction */
+	ot_apply_let_locks_go();
 	MemoryContextSwitchTo(old);
 	return message;
 }

@@ -147,6 +147,7 @@ extern void ot_describe_key(uint32 key_number, OtConflictKey *key);
 
 /* whole_row.c */
 extern void ot_whole_row_prepare(OtRelInfo *info, TupleDesc desc, Datum *values, const bool *nulls);
+extern uint64 ot_whole_row_short_hash(OtRelInfo *info, TupleDesc desc, const Datum *values, const bool *nulls);
 extern bool ot_whole_row_equals(OtRelInfo *info, TupleDesc desc, const Datum *values,
 								const bool *nulls, TupleTableSlot *slot);
 

@@ -75,11 +75,16 @@ static Setting settings[] = {
 	{"escape_string_warning", "on"},
 };
 
-/* These matter to statements only, which are recorded with all settings. */
+/*
+ * These matter to statements only, which are recorded with all settings, except
+ * for those that this server does not have.
+ */
 static const char *const statement_settings[] = {
-	"check_function_bodies",
+	"allow_system_table_mods",
+	"createrole_self_grant",
 	"default_table_access_method",
 	"default_tablespace",
+	"icu_validation_level",
 	"onetrip.new_tables",
 };
 
@@ -306,7 +311,10 @@ ot_session_settings_put_all(StringInfo ops)
 	for (int i = 0; i < lengthof(settings); i++)
 		session_settings_put_one(ops, settings[i].name, &count);
 	for (int i = 0; i < lengthof(statement_settings); i++)
-		session_settings_put_one(ops, statement_settings[i], &count);
+	{
+		if (GetConfigOption(statement_settings[i], true, false) != NULL)
+			session_settings_put_one(ops, statement_settings[i], &count);
+	}
 	session_settings_put_custom(ops, &count);
 	session_settings_put_count(ops, at, count);
 }
@@ -462,14 +470,29 @@ ot_session_settings_end_statement(void)
 }
 
 /*
+ * What it is if this server does not accept the value of a setting: a time zone
+ * or a tablespace that is not here, for example.  A statement would then do
+ * something else here, so it fails, in a rehearsal if possible.  A row goes in
+ * all the same, since what an index computes should not depend on such settings.
+ * The name of a text search configuration may be that of one which is gone.
+ */
+static int
+session_settings_level_of_failure(const char *name, bool custom, bool of_statement)
+{
+	if (!of_statement || custom || strcmp(name, "default_text_search_config") == 0 ||
+		GetConfigOption(name, true, false) == NULL)
+		return WARNING;
+	return ERROR;
+}
+
+/*
  * Reads settings and sets them, in the nest level that the caller has opened.
- * A setting that this server does not know, or a value that it does not accept,
- * is a WARNING.  Custom settings are set with the rights of role `as`: one that
- * the role may not set here is refused, as in a session of that role.  If `as`
- * is InvalidOid, custom settings are ignored.
+ * A setting that this server does not know is a WARNING.  Custom settings are set
+ * with the rights of role `as`: one that the role may not set here is refused, as
+ * in a session of that role.  If `as` is InvalidOid, custom settings are ignored.
  */
 void
-ot_session_settings_apply(OtReader *r, Oid as)
+ot_session_settings_apply(OtReader *r, Oid as, bool of_statement)
 {
 	int			count = ot_get_u16(r);
 
@@ -484,7 +507,8 @@ ot_session_settings_apply(OtReader *r, Oid as)
 		else if (!custom || OidIsValid(as))
 			(void) set_config_option_ext(name, value, custom ? PGC_USERSET : PGC_SUSET,
 										 PGC_S_SESSION, custom ? as : GetUserId(),
-										 GUC_ACTION_SAVE, true, WARNING, false);
+										 GUC_ACTION_SAVE, true,
+										 session_settings_level_of_failure(name, custom, of_statement), false);
 		pfree(name);
 		pfree(value);
 	}
@@ -520,7 +544,7 @@ ot_session_settings_read(OtReader *r)
 	name = ot_get_str(r);
 	role = get_role_oid(name, true);
 	level = NewGUCNestLevel();
-	ot_session_settings_apply(r, role);
+	ot_session_settings_apply(r, role, false);
 	/*
 	 * The role does not exist here, so functions run as the table's owner; no
 	 * schema of a user may make them call something else.

@@ -35,7 +35,7 @@ extern void ot_session_settings_begin(void);
 extern void ot_session_settings_read(OtReader *r);	/* after the op byte 'G' */
 extern Oid	ot_session_settings_role(void);
 extern void ot_session_settings_end(void);
-extern void ot_session_settings_apply(OtReader *r, Oid as);
+extern void ot_session_settings_apply(OtReader *r, Oid as, bool of_statement);
 extern void ot_session_settings_end_statement(void);
 extern bool ot_session_settings_worn_out(void);
 

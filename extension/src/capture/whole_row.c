@@ -22,6 +22,7 @@
  */
 #include "capture/capture_internal.h"
 
+#include "access/detoast.h"
 #include "access/htup_details.h"
 #include "access/tupmacs.h"
 #include "common/hashfn.h"
@@ -107,6 +108,39 @@ ot_whole_row_prepare(OtRelInfo *info, TupleDesc desc, Datum *values, const bool 
 			continue;
 		values[i] = PointerGetDatum(PG_DETOAST_DATUM(values[i]));
 	}
+}
+
+/* How much of a long value is hashed where its place is noted. */
+#define SHORT_BYTES 128
+
+/*
+ * A hash of the row that is quickly computed: of a long value only its length and
+ * its beginning count.
+ */
+uint64
+ot_whole_row_short_hash(OtRelInfo *info, TupleDesc desc, const Datum *values, const bool *nulls)
+{
+	uint64		hash = 0;
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+		Size		size;
+
+		if (att->attisdropped || info->columns[i].contains_names)
+			continue;
+		if (nulls[i])
+		{
+			hash = hash_combine64(hash, (uint64) i + 1);
+			continue;
+		}
+		size = att->attlen == -1 ? toast_raw_datum_size(values[i]) - VARHDRSZ : 0;
+		hash = hash_combine64(hash, size);
+		hash = ot_value_hash(att, size > SHORT_BYTES ?
+							 PointerGetDatum(PG_DETOAST_DATUM_SLICE(values[i], 0, SHORT_BYTES)) : values[i],
+							 hash);
+	}
+	return hash;
 }
 
 static bool

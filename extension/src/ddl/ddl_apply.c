@@ -363,7 +363,7 @@ ot_ddl_apply_statement(OtReader *r)
 		/* The role first: search_path may contain "$user". */
 		GetUserIdAndSecContext(&saved_user, &saved_sec_context);
 		SetUserIdAndSecContext(roleid, saved_sec_context | NOT_TRUSTED);
-		ot_session_settings_apply(r, roleid);
+		ot_session_settings_apply(r, roleid, true);
 		/* they may use temporary objects, and were checked where they were written */
 		(void) set_config_option("check_function_bodies", "off", PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, 0, false);

@@ -22,6 +22,7 @@
 #include "access/table.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_inherits.h"
 #include "commands/tablecmds.h"
@@ -62,15 +63,50 @@ ddl_check_warn_elsewhere(const char *what, const char *todo)
 				 errhint("%s in database \"%s\", and every region follows.", todo, ot_database)));
 }
 
+static void
+ddl_check_warn_of_database(const char *name)
+{
+	if (strcmp(name, ot_database) == 0)
+		ddl_check_warn_elsewhere("the replicated database", "Change it");
+}
+
+/* A statement about an object that all databases of the server have in common. */
+static void
+ddl_check_shared_object(ObjectType type, Node *name)
+{
+	if (type == OBJECT_TABLESPACE)
+		ddl_check_warn_elsewhere("a tablespace", "Change it");
+	else if (type == OBJECT_ROLE)
+		ddl_check_warn_elsewhere("roles", "Change roles");
+	else if (type == OBJECT_PARAMETER_ACL)
+		ddl_check_warn_elsewhere("privileges on settings", "Change them");
+	else if (type == OBJECT_DATABASE)
+		ddl_check_warn_of_database(strVal(name));
+}
+
+/*
+ * The first superuser is who the apply worker is, and PostgreSQL lets nobody
+ * rename himself.
+ */
+static void
+ddl_check_renamed_role(const char *name)
+{
+	if (ot_in_replicated_database() && get_role_oid(name, true) == BOOTSTRAP_SUPERUSERID)
+		ot_ddl_refuse(psprintf("another name of role \"%s\", as which other regions carry out what is committed", name),
+					  "Create another superuser with that name.");
+	ddl_check_warn_elsewhere("roles", "Change roles");
+}
+
 /*
  * Checks statements in every database of the server: the replicated database
- * must be neither dropped nor renamed, and changes of roles and tablespaces in
- * other databases get a warning, since they are not replicated.
+ * must be neither dropped nor renamed, and changes in other databases of it, of
+ * roles and of tablespaces get a warning, since they are not replicated.
  */
 void
 ot_ddl_check_everywhere(Node *stmt)
 {
 	const char *database = NULL;
+	ListCell   *lc;
 
 	switch (nodeTag(stmt))
 	{
@@ -80,19 +116,32 @@ ot_ddl_check_everywhere(Node *stmt)
 		case T_RenameStmt:
 			if (((RenameStmt *) stmt)->renameType == OBJECT_DATABASE)
 				database = ((RenameStmt *) stmt)->subname;
+			else if (((RenameStmt *) stmt)->renameType == OBJECT_ROLE)
+				ddl_check_renamed_role(((RenameStmt *) stmt)->subname);
 			else if (((RenameStmt *) stmt)->renameType == OBJECT_TABLESPACE)
 				ddl_check_warn_elsewhere("a tablespace", "Change it");
 			break;
 		case T_AlterTableSpaceOptionsStmt:
 			ddl_check_warn_elsewhere("a tablespace", "Change it");
 			return;
+		case T_AlterDatabaseStmt:
+			ddl_check_warn_of_database(((AlterDatabaseStmt *) stmt)->dbname);
+			return;
+		case T_AlterDatabaseSetStmt:
+			ddl_check_warn_of_database(((AlterDatabaseSetStmt *) stmt)->dbname);
+			return;
 		case T_AlterOwnerStmt:
-			if (((AlterOwnerStmt *) stmt)->objectType == OBJECT_TABLESPACE)
-				ddl_check_warn_elsewhere("a tablespace", "Change it");
+			ddl_check_shared_object(((AlterOwnerStmt *) stmt)->objectType, ((AlterOwnerStmt *) stmt)->object);
+			return;
+		case T_CommentStmt:
+			ddl_check_shared_object(((CommentStmt *) stmt)->objtype, ((CommentStmt *) stmt)->object);
+			return;
+		case T_SecLabelStmt:
+			ddl_check_shared_object(((SecLabelStmt *) stmt)->objtype, ((SecLabelStmt *) stmt)->object);
 			return;
 		case T_GrantStmt:
-			if (((GrantStmt *) stmt)->objtype == OBJECT_TABLESPACE)
-				ddl_check_warn_elsewhere("a tablespace", "Change it");
+			foreach(lc, ((GrantStmt *) stmt)->objects)
+				ddl_check_shared_object(((GrantStmt *) stmt)->objtype, lfirst(lc));
 			return;
 		case T_CreateRoleStmt:
 		case T_AlterRoleStmt:

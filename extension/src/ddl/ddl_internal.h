@@ -63,6 +63,7 @@ extern bool ot_ddl_may_change_code(Node *stmt);
 
 /* ddl_temporary.c */
 extern bool ot_ddl_session_has_temporary(void);
+extern Oid	ot_ddl_table_of_statistics(Oid statistics);
 extern OtTemporary ot_ddl_is_temporary(Node *stmt, const char *query);
 extern void ot_ddl_check_temporary(Node *stmt);
 extern void ot_ddl_check_like(Node *stmt);

@@ -37,6 +37,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_namespace.h"
+#include "catalog/pg_statistic_ext.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -130,10 +131,16 @@ typedef struct Dependents
 	HTAB	   *seen;
 } Dependents;
 
+/* Of statistics, the one of their table. */
 static Oid
 ddl_make_way_temporary_schema(ObjectAddress object)
 {
-	Oid			schema = is_objectclass_supported(object.classId) ? get_object_namespace(&object) : InvalidOid;
+	Oid			schema;
+
+	if (object.classId == StatisticExtRelationId)
+		schema = get_rel_namespace(ot_ddl_table_of_statistics(object.objectId));
+	else
+		schema = is_objectclass_supported(object.classId) ? get_object_namespace(&object) : InvalidOid;
 
 	return OidIsValid(schema) && isAnyTempNamespace(schema) ? schema : InvalidOid;
 }
@@ -252,6 +259,11 @@ ddl_make_way_look_at_statement(Dependents *dependents, Node *stmt)
 		case T_RenameStmt:
 			ddl_make_way_look_at_relation(dependents, ((RenameStmt *) stmt)->relation);
 			break;
+		case T_CreateStatsStmt:
+			if (((CreateStatsStmt *) stmt)->defnames != NIL)
+				ddl_make_way_look_at_named(dependents, OBJECT_STATISTIC_EXT,
+										   (Node *) ((CreateStatsStmt *) stmt)->defnames);
+			break;
 		case T_AlterDomainStmt:
 			ddl_make_way_look_at_named(dependents, OBJECT_DOMAIN,
 									   (Node *) makeTypeNameFromNameList(((AlterDomainStmt *) stmt)->typeName));
@@ -259,6 +271,25 @@ ddl_make_way_look_at_statement(Dependents *dependents, Node *stmt)
 		default:
 			break;
 	}
+}
+
+/*
+ * With IF NOT EXISTS there would be no error, and no statistics here.  After one,
+ * the session makes way.
+ */
+static void
+ddl_make_way_check_statistics(CreateStatsStmt *stmt)
+{
+	ObjectAddress object = {StatisticExtRelationId};
+
+	if (!stmt->if_not_exists || stmt->defnames == NIL)
+		return;
+	object.objectId = get_statistics_object_oid(stmt->defnames, true);
+	if (OidIsValid(object.objectId) && OidIsValid(ddl_make_way_temporary_schema(object)))
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("statistics \"%s\" are those of a temporary table in region \"%s\"",
+						NameListToString(stmt->defnames), ot_region)));
 }
 
 /* Called before a statement is replayed. */
@@ -273,7 +304,11 @@ ot_ddl_make_way_for(Node *stmt)
 	ListCell   *lc;
 
 	if (likely(!making_way))
+	{
+		if (IsA(stmt, CreateStatsStmt))
+			ddl_make_way_check_statistics((CreateStatsStmt *) stmt);
 		return;
+	}
 	dependents.seen = hash_create("onetrip temporary dependents", 64, &ctl,
 								  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	ddl_make_way_look_at_statement(&dependents, stmt);

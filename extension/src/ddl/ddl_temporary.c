@@ -54,6 +54,7 @@
 #include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
 #include "capture/capture.h"
 
@@ -131,6 +132,31 @@ ddl_temporary_check_types(List *types)
 	}
 }
 
+/*
+ * Is it the name of a schema of temporary objects?  Such a one is another in each
+ * server, and what has no session any more may be dropped by hand.
+ */
+static bool
+ddl_temporary_is_temporary_schema(ObjectType type, Node *name)
+{
+	return type == OBJECT_SCHEMA && name != NULL && IsA(name, String) &&
+		(strncmp(strVal(name), "pg_temp_", 8) == 0 || strncmp(strVal(name), "pg_toast_temp_", 14) == 0);
+}
+
+/* The table that extended statistics are about; InvalidOid: there are no such statistics. */
+Oid
+ot_ddl_table_of_statistics(Oid statistics)
+{
+	HeapTuple	tuple = SearchSysCache1(STATEXTOID, ObjectIdGetDatum(statistics));
+	Oid			table;
+
+	if (!HeapTupleIsValid(tuple))
+		return InvalidOid;
+	table = ((Form_pg_statistic_ext) GETSTRUCT(tuple))->stxrelid;
+	ReleaseSysCache(tuple);
+	return table;
+}
+
 static bool
 ddl_temporary_finds_temporary(ObjectType type, Node *object)
 {
@@ -188,6 +214,9 @@ ddl_temporary_finds_temporary(ObjectType type, Node *object)
 		return false;
 	if (isTempNamespace(get_object_namespace(&address)))
 		return true;
+	/* those of a temporary table may be in any schema */
+	if (type == OBJECT_STATISTIC_EXT)
+		return get_rel_persistence(ot_ddl_table_of_statistics(address.objectId)) == RELPERSISTENCE_TEMP;
 	if (address.classId != ProcedureRelationId || !OidIsValid(ot_function_temporary_type(address.objectId)))
 		return false;
 	about_function = true;
@@ -197,7 +226,10 @@ ddl_temporary_finds_temporary(ObjectType type, Node *object)
 static bool
 ddl_temporary_object_is_temporary(ObjectType type, Node *object)
 {
-	if (object == NULL || (!ot_ddl_session_has_temporary() && !ot_temporary_functions_possible()))
+	if (ddl_temporary_is_temporary_schema(type, object))
+		return true;
+	if (object == NULL || (type != OBJECT_STATISTIC_EXT && !ot_ddl_session_has_temporary() &&
+						   !ot_temporary_functions_possible()))
 		return false;
 	if (ddl_temporary_finds_temporary(type, object))
 		return true;
@@ -275,7 +307,7 @@ ddl_temporary_grants_temporary(GrantStmt *stmt)
 	ListCell   *lc;
 
 	if (stmt->targtype != ACL_TARGET_OBJECT ||
-		(!ot_ddl_session_has_temporary() && !ot_temporary_functions_possible()))
+		(stmt->objtype != OBJECT_SCHEMA && !ot_ddl_session_has_temporary() && !ot_temporary_functions_possible()))
 		return false;
 	foreach(lc, stmt->objects)
 	{

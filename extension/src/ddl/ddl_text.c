@@ -109,7 +109,8 @@ ddl_text_is_name_with_oid(const char *word)
 static bool
 ddl_text_introduces_role(const char *word)
 {
-	static const char *const words[] = {"to", "from", "authorization", "role", "user", "for", "by"};
+	static const char *const words[] = {"to", "from", "authorization", "role", "user", "group", "admin",
+	"for", "by"};
 
 	for (int i = 0; i < lengthof(words); i++)
 	{
@@ -117,6 +118,26 @@ ddl_text_introduces_role(const char *word)
 			return true;
 	}
 	return false;
+}
+
+/*
+ * Was the statement parsed with another standard_conforming_strings than is set
+ * now, and does that make a difference?  The SET may be in the same query string,
+ * or have come after the statement was prepared.  The present value is recorded.
+ */
+static bool
+ddl_text_has_other_strings(const char *text, Node *parsed, Node *stmt)
+{
+	Node	   *otherwise;
+
+	/* these have been analyzed; what CREATE TABLE AS makes is written anew */
+	if (strchr(text, '\\') == NULL || IsA(stmt, CreateTableAsStmt) || IsA(stmt, ExplainStmt) ||
+		equal(parsed, stmt))
+		return false;
+	(void) set_config_option("standard_conforming_strings", standard_conforming_strings ? "off" : "on",
+							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	otherwise = linitial_node(RawStmt, raw_parser(text, RAW_PARSE_DEFAULT))->stmt;
+	return equal(otherwise, stmt);
 }
 
 /*
@@ -142,6 +163,7 @@ ot_ddl_check_text(const char *text, Node *stmt)
 	const char *hint = NULL;
 	int			token;
 	int			guc_level = NewGUCNestLevel();
+	int			strings_level;
 
 	/* warnings of the parser were shown when the statement came in */
 	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
@@ -151,6 +173,11 @@ ot_ddl_check_text(const char *text, Node *stmt)
 		nodeTag(linitial_node(RawStmt, parsed)->stmt) != nodeTag(stmt))
 		ot_ddl_refuse("a statement whose text is not known",
 					  "Run the statement on its own, as SQL text.");
+	strings_level = NewGUCNestLevel();
+	if (ddl_text_has_other_strings(text, linitial_node(RawStmt, parsed)->stmt, stmt))
+		ot_ddl_refuse("a statement that was read before \"standard_conforming_strings\" was set",
+					  "Run SET in a query of its own, before the statement is sent.");
+	AtEOXact_GUC(true, strings_level);
 
 	scanner = scanner_init(text, &extra, &ScanKeywords, ScanKeywordTokens);
 	extra.escape_string_warning = false;
@@ -187,7 +214,7 @@ ot_ddl_check_text(const char *text, Node *stmt)
 			had_role = wants_role;
 			wants_role = false;
 		}
-		after_pg_temp = pg_strncasecmp(word, "pg_temp", 7) == 0;
+		after_pg_temp = pg_strncasecmp(word[0] == '"' ? word + 1 : word, "pg_temp", 7) == 0;
 	}
 	scanner_finish(scanner);
 	AtEOXact_GUC(true, guc_level);

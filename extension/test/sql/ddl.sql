@@ -186,9 +186,25 @@ RESET ROLE;
 -- In other regions SESSION_USER is the worker's user: as a role it is refused, in an expression it is a definition like any other.
 SET SESSION AUTHORIZATION ddl_owner;
 GRANT SELECT ON t TO PUBLIC, SESSION_USER;
+GRANT SELECT ON t TO GROUP SESSION_USER;
+REVOKE SELECT ON t FROM GROUP session_user;
+CREATE ROLE ddl_member ADMIN SESSION_USER;
+CREATE ROLE ddl_member IN GROUP SESSION_USER;
+ALTER GROUP SESSION_USER ADD USER ddl_owner;
 CREATE TEMP VIEW me AS SELECT session_user;
 RESET SESSION AUTHORIZATION;
 DROP VIEW me;
+-- Text is read again elsewhere, with the settings of when it was run: if it was read here before they were set, it is refused where that makes a difference.
+SET standard_conforming_strings = off\; COMMENT ON TABLE t IS 'a\\b';
+SET standard_conforming_strings = off\; COMMENT ON TABLE t IS 'ab';
+SHOW standard_conforming_strings;
+COMMENT ON TABLE t IS 'a\\b';
+SELECT obj_description('t'::regclass);
+SET standard_conforming_strings = on\; COMMENT ON TABLE t IS 'a\\b';
+SET standard_conforming_strings = on\; COMMENT ON TABLE t IS E'a\\b';
+COMMENT ON TABLE t IS 'a\\b';
+SELECT obj_description('t'::regclass);
+COMMENT ON TABLE t IS NULL;
 -- An expression that servers may compute differently is refused as a default for existing rows, and as a conversion of them.
 CREATE TABLE with_rows (id int PRIMARY KEY, v text);
 INSERT INTO with_rows VALUES (1, 'with_rows');

@@ -186,6 +186,39 @@ ALTER TABLE grandchild INHERIT child;
 CREATE TEMP TABLE sub PARTITION OF parted FOR VALUES IN ('x');
 CREATE TEMP TABLE sub () INHERITS (missing);
 
+-- Statistics of a temporary table stay here, whatever schema they are in; and so does a schema of temporary objects.
+CREATE TEMP TABLE measured (a int, b int);
+CREATE STATISTICS of_temporary ON a, b FROM measured;
+CREATE STATISTICS of_permanent ON id, n FROM subject;
+BEGIN;
+COMMENT ON STATISTICS of_temporary IS 'temporary';
+ALTER STATISTICS of_temporary SET STATISTICS 10;
+ALTER STATISTICS of_temporary RENAME TO of_temporary_table;
+DROP STATISTICS of_temporary_table;
+DROP SCHEMA IF EXISTS pg_temp_1000, pg_toast_temp_1000 CASCADE;
+SELECT onetrip.pending_bytes();
+ALTER STATISTICS of_permanent SET STATISTICS 10;
+SELECT onetrip.pending_bytes() > 0 AS captured;
+ROLLBACK;
+DROP SCHEMA pg_temp_1000;
+DROP SCHEMA ddl_temporary, pg_temp_1000;
+BEGIN;
+SELECT nspname AS mine FROM pg_namespace WHERE oid = pg_my_temp_schema() \gset
+GRANT USAGE ON SCHEMA :mine TO of_temporary;
+SELECT onetrip.pending_bytes();
+ROLLBACK;
+-- Those of another region have the name: the session makes way once the entry has failed.
+DROP STATISTICS of_temporary;
+BEGIN;
+CREATE STATISTICS IF NOT EXISTS of_temporary ON id, n FROM subject;
+SELECT unit.write_set() AS made \gset
+ROLLBACK;
+CREATE STATISTICS of_temporary ON a, b FROM measured;
+SELECT unit.apply(:'made'::bytea);
+DROP TABLE measured;
+SELECT unit.apply(:'made'::bytea);
+SELECT stxrelid::regclass FROM pg_statistic_ext WHERE stxname = 'of_temporary';
+
 -- Hidden objects are visible again.
 SELECT 'tab'::regclass::text = 'tab' AS shows;
 DROP TABLE child, grandchild, own CASCADE;

@@ -122,5 +122,52 @@ RESET extra_float_digits;
 COMMIT;
 SELECT * FROM typed;
 
+-- Without an identity or an index rows are found by their contents, in whatever order an entry changes them; a row may be changed twice, and there are equal ones.
+CREATE TABLE shuffled (v int, t text, m numeric, f text);
+ALTER TABLE shuffled ALTER f SET STORAGE EXTERNAL;
+INSERT INTO shuffled SELECT g % 1500, 'row ' || g % 1500, CASE WHEN g % 3 > 0 THEN g % 1500 END, CASE WHEN g % 100 = 0 THEN repeat((g % 1500)::text, 1000) END FROM generate_series(1, 2000) g;
+\set digest 'SELECT count(*) AS rows, md5(string_agg(shuffled::text, '';'' ORDER BY shuffled::text COLLATE "C")) AS digest FROM shuffled'
+BEGIN;
+DO $$
+DECLARE r record;
+BEGIN
+    FOR r IN SELECT ctid AS at, v FROM shuffled WHERE v % 7 > 0 ORDER BY md5(ctid::text) LOOP
+        UPDATE shuffled SET v = -v, t = t || ' changed' WHERE ctid = r.at;
+    END LOOP;
+    FOR r IN SELECT ctid AS at FROM shuffled WHERE v % 2 = 0 ORDER BY ctid DESC LOOP
+        DELETE FROM shuffled WHERE ctid = r.at;
+    END LOOP;
+    INSERT INTO shuffled SELECT -1, 'new', g FROM generate_series(1, 300) g;
+    FOR r IN SELECT ctid AS at FROM shuffled WHERE v = -1 ORDER BY md5(ctid::text) LOOP
+        UPDATE shuffled SET t = 'newer', f = repeat('f', 5000) WHERE ctid = r.at;
+    END LOOP;
+    UPDATE shuffled SET m = 0 WHERE v < -500;
+END $$;
+:digest \gset there_
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+BEGIN;
+SELECT unit.apply(:'write_set'::bytea);
+:digest \gset here_
+SELECT :here_rows AS rows, :'here_digest' = :'there_digest' AS alike;
+ROLLBACK;
+-- The same if there is no room for the places of all rows.
+SET maintenance_work_mem = '1MB';
+CREATE TABLE many AS SELECT g AS v FROM generate_series(1, 40000) g;
+BEGIN;
+DELETE FROM many WHERE v IN (40000);
+DELETE FROM many WHERE v IN (30000);
+DELETE FROM many WHERE v IN (20000);
+DELETE FROM many WHERE v IN (10000);
+DELETE FROM many WHERE v IN (5000);
+DELETE FROM many WHERE v IN (1);
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+BEGIN;
+SELECT unit.apply(:'write_set'::bytea);
+SELECT count(*), sum(v) FROM many;
+ROLLBACK;
+RESET maintenance_work_mem;
+
 SET client_min_messages = warning;
 DROP SCHEMA identity CASCADE;

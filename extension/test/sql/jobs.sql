@@ -15,6 +15,14 @@ SELECT onetrip.rows_not_in_index('t_v'), onetrip.rows_not_in_index('t_lower_idx'
 RESET enable_seqscan;
 SELECT c.relname, j.statement, j.attempts, j.error FROM onetrip.job_here j JOIN pg_class c ON c.oid = j.index ORDER BY 1;
 
+-- A function of the index takes advisory locks of the session; the worker does not keep them.
+CREATE FUNCTION locks(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1 FROM pg_advisory_lock($1)';
+CREATE INDEX CONCURRENTLY t_locks ON t (locks(w));
+SELECT indisvalid FROM pg_index WHERE indexrelid = 't_locks'::regclass;
+SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_pid();
+SELECT pg_advisory_unlock_all();
+DROP INDEX t_locks;
+
 -- As in PostgreSQL.
 BEGIN;
 CREATE INDEX CONCURRENTLY ON t (w);

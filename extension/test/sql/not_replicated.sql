@@ -68,6 +68,20 @@ TRUNCATE local_table;
 REFRESH MATERIALIZED VIEW local_view WITH NO DATA;
 COMMIT;
 DROP TABLE local_table CASCADE;
+-- What all databases have in common is changed on this server only.
+CREATE ROLE not_replicated_role;
+ALTER ROLE not_replicated_role RENAME TO not_replicated_too;
+COMMENT ON ROLE not_replicated_too IS 'here';
+ALTER DATABASE :replicated SET work_mem = '5MB';
+ALTER DATABASE :replicated RESET ALL;
+ALTER DATABASE postgres CONNECTION LIMIT 1000;
+ALTER DATABASE postgres CONNECTION LIMIT -1;
+GRANT CONNECT ON DATABASE :replicated TO not_replicated_too;
+REVOKE CONNECT ON DATABASE :replicated FROM not_replicated_too;
+COMMENT ON DATABASE :replicated IS NULL;
+GRANT SET ON PARAMETER log_min_messages TO not_replicated_too;
+REVOKE SET ON PARAMETER log_min_messages FROM not_replicated_too;
+DROP ROLE not_replicated_too;
 \c :replicated
 SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
 SET search_path = not_replicated;

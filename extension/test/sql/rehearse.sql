@@ -55,6 +55,30 @@ INSERT INTO rehearse.own VALUES (1);
 SELECT onetrip.rehearse(0, :'logged');
 \echo :LAST_ERROR_SQLSTATE
 
+-- A statement fails where its settings cannot be as they were; a row does not.
+\c -
+SET search_path = rehearse;
+SET TimeZone = 'Europe/Berlin';
+CREATE TABLE times (id int PRIMARY KEY, t timestamptz);
+CREATE INDEX ON times ((id + 1));
+INSERT INTO times VALUES (1, '2026-07-01 12:00');
+BEGIN;
+ALTER TABLE times ALTER t TYPE timestamp;
+SELECT unit.write_set() AS changes \gset
+ROLLBACK;
+BEGIN;
+INSERT INTO times VALUES (2, '2026-07-01 12:00');
+SELECT unit.write_set() AS adds \gset
+ROLLBACK;
+CREATE FUNCTION with_zone(write_set bytea, zone text) RETURNS bytea LANGUAGE sql AS
+    $$SELECT decode(replace(encode(write_set, 'hex'), encode('Europe/Berlin', 'hex'), encode(zone::bytea, 'hex')), 'hex')$$;
+SELECT rehearse.with_zone(:'changes', 'Europe/Madrid') <> :'changes'::bytea AS statement, rehearse.with_zone(:'adds', 'Europe/Madrid') <> :'adds'::bytea AS row;
+\c -
+SELECT onetrip.rehearse(0, rehearse.with_zone(:'changes', 'Europe/Madrid'));
+SELECT onetrip.rehearse(0, rehearse.with_zone(:'changes', 'Europe/Berlix'));
+\echo :LAST_ERROR_SQLSTATE
+SELECT onetrip.rehearse(0, rehearse.with_zone(:'adds', 'Europe/Berlix'));
+
 -- It waits neither for a log index that this server does not show soon, nor for a lock that is held.
 SELECT onetrip.rehearse(4000000000000000, :'good');
 

@@ -84,6 +84,7 @@ const OWN: &[&str] = &[
     "row_hash.c",
     "row_image.c",
     "row_lock.c",
+    "row_places.c",
     "rows_of.c",
     "sequence.c",
     "sequence_position.c",
