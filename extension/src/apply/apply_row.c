@@ -185,13 +185,12 @@ ot_apply_relation(OtReader *r)
 
 /*
  * An index with expressions or a predicate runs functions, even while it is
- * opened, since calls may be inlined or folded, and so may one on a range of a
- * user's.  The functions do not run as the worker's superuser but as the role
- * that wrote the row, with the settings that it had (session_settings.c), under
- * the rules for maintenance commands.  The table's owner would be wrong: with the
- * writer's search_path, it would run the writer's functions.  They must not
- * change anything, since that would not be captured.  After an ERROR, the end of
- * the transaction restores all this.
+ * opened, since calls may be inlined or folded.  The functions do not run as
+ * the worker's superuser but as the role that wrote the row, with the settings
+ * that it had (session_settings.c), under the rules for maintenance commands.
+ * The table's owner would be wrong: with the writer's search_path, it would run
+ * the writer's functions.  They must not change anything, since that would not
+ * be captured.  After an ERROR, the end of the transaction restores all this.
  *
  * No index runs as the superuser, whether we know of functions in it or not.
  * What those that we know of have set is undone.

@@ -40,6 +40,8 @@
 
 /* After so many scans of the table the places of its rows are noted. */
 #define SCANS_MAX 4
+/* After so many rows with the same hash but other contents the table is read. */
+#define PASSES_MAX 100
 
 /* Begins a search in the index by equality with its first key columns. */
 static void
@@ -287,6 +289,7 @@ find_row_at_noted_place(OtRowFinder *finder, TupleTableSlot *slot)
 {
 	uint64		hash = find_row_short_hash(finder, finder->values, finder->nulls);
 	int32	   *link = NULL;
+	int			passes = 0;
 	ItemPointer tid;
 
 	while ((tid = ot_row_places_find(finder->places, hash, &link)) != NULL)
@@ -296,7 +299,11 @@ find_row_at_noted_place(OtRowFinder *finder, TupleTableSlot *slot)
 			ot_row_places_forget(finder->places, &link);
 		else if (TransactionIdIsValid(finder->dirty.xmin) || TransactionIdIsValid(finder->dirty.xmax) ||
 				 !find_row_is_equal(finder, slot))
+		{
+			if (++passes > PASSES_MAX)
+				break;
 			ot_row_places_pass(finder->places, &link);
+		}
 		else
 			return true;
 	}

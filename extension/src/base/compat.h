@@ -602,4 +602,15 @@ ot_set_show_hook(const char *bool_setting, GucShowHook show)
 	((struct config_bool *) found)->show_hook = show;
 }
 
+/* 18: pg_sequences asks for the last value of sequences that the role may not read, too. */
+static inline bool
+ot_last_value_is_null_without_privilege(void)
+{
+#if PG_VERSION_NUM >= 180000
+	return true;
+#else
+	return false;
+#endif
+}
+
 #endif							/* ONETRIP_COMPAT_H */

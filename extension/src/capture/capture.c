@@ -487,14 +487,17 @@ capture_is_unchanged(Form_pg_attribute att, Datum stored, Datum old)
 /*
  * The columns that an update has changed.  A column that is stored as before is
  * not among them: elsewhere the row keeps the value that is stored there.  So the
- * row is stored in the same bytes as here.
+ * row is stored in the same bytes as here.  Returns those that were given to heap
+ * as they were, and are stored in another form.
  */
-static void
+static Bitmapset *
 capture_image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, TupleDesc desc,
-						 HeapTuple stored, const Datum *old_values, const bool *old_nulls)
+						 TupleTableSlot *given, HeapTuple stored, const Datum *old_values,
+						 const bool *old_nulls)
 {
 	Datum	   *values = palloc(sizeof(Datum) * desc->natts);
 	bool	   *nulls = palloc(sizeof(bool) * desc->natts);
+	Bitmapset  *other_forms = NULL;
 
 	heap_deform_tuple(stored, desc, values, nulls);
 	memset(changed, 0, BITMAPLEN(desc->natts));
@@ -506,11 +509,16 @@ capture_image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, Tup
 			nulls[i] = true;
 		else if (nulls[i] != old_nulls[i] ||
 				 (!nulls[i] && !capture_is_unchanged(att, values[i], old_values[i])))
+		{
 			changed[i >> 3] |= 1 << (i & 7);
+			if (!nulls[i] && !old_nulls[i] && capture_same_value(att, given->tts_values[i], old_values[i]))
+				other_forms = bms_add_member(other_forms, i + 1 - FirstLowInvalidHeapAttributeNumber);
+		}
 		else
 			nulls[i] = true;
 	}
 	ot_row_image_of_values(image, info, desc, values, nulls);
+	return other_forms;
 }
 
 /* ---- what access_method.c calls ---- */
@@ -732,6 +740,8 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	Datum	   *old_values = palloc(sizeof(Datum) * desc->natts);
 	bool	   *old_nulls = palloc(sizeof(bool) * desc->natts);
 	bits8	   *changed = palloc(BITMAPLEN(desc->natts));
+	OtKeyMode	mode = ot_row_lock_to_mode(lockmode);
+	Bitmapset  *other_forms;
 	TupleTableSlot *before;
 	StringInfo	ops;
 
@@ -741,13 +751,18 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	capture_fetch_stored(rel, otid, &old_stored, &old_buffer);
 	capture_fetch_stored(rel, &slot->tts_tid, &new_stored, &new_buffer);
 	heap_deform_tuple(&old_stored, desc, old_values, old_nulls);
+	other_forms = capture_image_of_changes(&image, changed, info, desc, slot, &new_stored, old_values, old_nulls);
+	/* a key in another form is another key to heap elsewhere, which then locks more */
+	if (unlikely(other_forms != NULL) &&
+		bms_overlap(other_forms, RelationGetIndexAttrBitmap(rel, INDEX_ATTR_BITMAP_KEY)))
+		mode = OT_UPDATE;
 
 	before = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
 	memcpy(before->tts_values, old_values, sizeof(Datum) * desc->natts);
 	memcpy(before->tts_isnull, old_nulls, sizeof(bool) * desc->natts);
 	ExecStoreVirtualTuple(before);
 	before->tts_tid = *otid;
-	capture_take_identity(info, before, ot_row_lock_to_mode(lockmode));
+	capture_take_identity(info, before, mode);
 	/* A heap-only update leaves every indexed column as it was. */
 	if (indexes_changed)
 	{
@@ -758,11 +773,10 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	ExecDropSingleTupleTableSlot(before);
 
 	capture_image_of_key(&key, info, rel, &old_stored, old_values);
-	capture_image_of_changes(&image, changed, info, desc, &new_stored, old_values, old_nulls);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'U');
 	ot_put_u16(ops, number);
-	ot_put_u8(ops, ot_row_lock_to_mode(lockmode));
+	ot_put_u8(ops, mode);
 	ot_row_image_put(ops, &key, info->natts);
 	appendBinaryStringInfo(ops, (char *) changed, BITMAPLEN(info->natts));
 	ot_row_image_put(ops, &image, info->natts);

@@ -313,15 +313,18 @@ rel_info_indexed_type(Relation rel, Relation index_rel, int key)
 }
 
 /*
- * Does the index run a function of the column's type?  GiST asks how far two
- * values of a range are apart, by a function that any role may name for a type of
- * its own, and replace later.
+ * In the apply worker: GiST asks how far two values of a range are apart, by a
+ * function that any role may name for a type of its own, and replace later.  That
+ * only makes the index a better one, and GiST does without it where a type has no
+ * such function.  So this process forgets those that are not built in.  (Only a
+ * superuser can make the other functions of a type, and those of an index.)
  */
-static bool
-rel_info_measures_by_users_code(Relation rel, Relation index_rel)
+static void
+rel_info_forget_differences(Relation rel, Relation index_rel)
 {
-	if (index_rel->rd_rel->relam == BTREE_AM_OID || index_rel->rd_rel->relam == HASH_AM_OID)
-		return false;
+	if (!ot_is_apply_worker || index_rel->rd_rel->relam == BTREE_AM_OID ||
+		index_rel->rd_rel->relam == HASH_AM_OID)
+		return;
 	for (int i = 0; i < index_rel->rd_index->indnkeyatts; i++)
 	{
 		Oid			type = getBaseType(rel_info_indexed_type(rel, index_rel, i));
@@ -332,11 +335,9 @@ rel_info_measures_by_users_code(Relation rel, Relation index_rel)
 		if (!type_is_range(type))
 			continue;
 		cache = lookup_type_cache(type, TYPECACHE_RANGE_INFO);
-		if ((OidIsValid(cache->rng_subdiff_finfo.fn_oid) && !rel_info_is_builtin(cache->rng_subdiff_finfo.fn_oid)) ||
-			(OidIsValid(cache->rng_canonical_finfo.fn_oid) && !rel_info_is_builtin(cache->rng_canonical_finfo.fn_oid)))
-			return true;
+		if (!rel_info_is_builtin(cache->rng_subdiff_finfo.fn_oid))
+			cache->rng_subdiff_finfo.fn_oid = InvalidOid;
 	}
-	return false;
 }
 
 /* Is it a user's function in another language than C?  C is trusted. */
@@ -705,8 +706,7 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 		rel_info_note_incomparable(info, rel, index_rel);
 		rel_info_note_whole_index(info, index_rel);
 		rel_info_note_search_index(info, rel, index_rel, &search_best);
-		if (rel_info_measures_by_users_code(rel, index_rel))
-			info->runs_functions = info->runs_users_code = true;
+		rel_info_forget_differences(rel, index_rel);
 		if (RelationGetIndexExpressions(index_rel) != NIL ||
 			RelationGetIndexPredicate(index_rel) != NIL)
 		{

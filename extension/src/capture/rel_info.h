@@ -88,7 +88,7 @@ typedef struct OtRelInfo
 	TupleDesc	as_given;		/* forms rows without making headers shorter */
 	uint32		layout;			/* hash of how the bytes of a row are laid out */
 	bool		contains_names;	/* some column does */
-	bool		runs_functions; /* an index has an expression, a predicate, or a range of a user's */
+	bool		runs_functions; /* an index has an expression or a predicate */
 	bool		runs_users_code;	/* some of them are not built in */
 	Oid			misrouted_by;	/* an ancestor partitioned by OIDs, or InvalidOid */
 	Oid			incomparable;	/* an index that cannot compare two values, or InvalidOid */

@@ -15,7 +15,9 @@
  * those of the transaction's snapshot.
  *
  * Memory: what a column needs lives until the next row; the description of the
- * row's type, as long as the query's plan.
+ * row's type, as long as the call's expression.  In PL/pgSQL that is the whole
+ * transaction, in which the type may change, so each row is taken apart by what
+ * its type is by then.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -35,8 +37,7 @@
 
 typedef struct RowType
 {
-	Oid			type;
-	int32		typmod;
+	uint64		identifier;		/* of the type as it was; PostgreSQL's */
 	TupleDesc	desc;
 	bool	   *contains_names;	/* by column */
 	Datum	   *values;
@@ -46,23 +47,22 @@ typedef struct RowType
 PG_FUNCTION_INFO_V1(ot_row_hash);
 PG_FUNCTION_INFO_V1(ot_column_hashes);
 
-/* Made once in a query, which holds a lock on the table meanwhile. */
 static RowType *
 row_hash_row_type(FunctionCallInfo fcinfo, HeapTupleHeader row)
 {
 	RowType    *known = fcinfo->flinfo->fn_extra;
 	Oid			type = HeapTupleHeaderGetTypeId(row);
-	int32		typmod = HeapTupleHeaderGetTypMod(row);
+	int32		typmod = type == RECORDOID ? HeapTupleHeaderGetTypMod(row) : -1;
+	uint64		identifier = assign_record_type_identifier(type, typmod);
 	MemoryContext caller;
 	TupleDesc	desc;
 
-	if (known && known->type == type && (type != RECORDOID || known->typmod == typmod))
+	if (known && known->identifier == identifier)
 		return known;
 	caller = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
 	known = palloc(sizeof(RowType));
-	known->type = type;
-	known->typmod = typmod;
-	desc = lookup_rowtype_tupdesc(type, type == RECORDOID ? typmod : -1);
+	known->identifier = identifier;
+	desc = lookup_rowtype_tupdesc(type, typmod);
 	known->desc = CreateTupleDescCopyConstr(desc);
 	ReleaseTupleDesc(desc);
 	known->contains_names = palloc(sizeof(bool) * known->desc->natts);

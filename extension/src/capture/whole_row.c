@@ -111,7 +111,7 @@ ot_whole_row_prepare(OtRelInfo *info, TupleDesc desc, Datum *values, const bool 
 }
 
 /* How much of a long value is hashed where its place is noted. */
-#define SHORT_BYTES 128
+#define SHORT_BYTES 2048
 
 /*
  * A hash of the row that is quickly computed: of a long value only its length and
@@ -127,7 +127,8 @@ ot_whole_row_short_hash(OtRelInfo *info, TupleDesc desc, const Datum *values, co
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 		Size		size;
 
-		if (att->attisdropped || info->columns[i].contains_names)
+		/* an OID by itself is the same here and there, but a composite has versions */
+		if (att->attisdropped || (info->columns[i].contains_names && att->attlen == -1))
 			continue;
 		if (nulls[i])
 		{

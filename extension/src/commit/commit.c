@@ -192,6 +192,7 @@ static OtLogIndex last_index;
 static struct
 {
 	bool		is_open;
+	bool		has_entry;		/* the statement has changed something */
 	bool		holds_interrupts;
 }			answer;
 
@@ -354,9 +355,10 @@ ot_commit_id_is_told(void)
  * send the rest of its Sync, the session can be ended: that may take any time.
  */
 void
-ot_commit_begin_answer(bool waits_for_client)
+ot_commit_begin_answer(bool waits_for_client, bool has_entry)
 {
 	answer.is_open = true;
+	answer.has_entry = has_entry;
 	answer.holds_interrupts = !waits_for_client;
 	if (waits_for_client)
 		HOLD_CANCEL_INTERRUPTS();
@@ -406,7 +408,7 @@ ot_commit_reword(const ErrorData *edata)
 	if (commit_has_origin())
 		replorigin_session_origin = InvalidRepOriginId;
 
-	if (answer.is_open)
+	if (answer.is_open && answer.has_entry)
 	{
 		ot_say_committed(last_txn, last_index, false,
 							 edata->message ? edata->message : "An error came between");

@@ -84,7 +84,7 @@ extern OtAgent *ot_commit_agent(void);
 extern OtTxnId ot_commit_own_txn(void);
 extern OtTxnId ot_commit_tell_id(void);
 extern bool ot_commit_id_is_told(void);
-extern void ot_commit_begin_answer(bool waits_for_client);
+extern void ot_commit_begin_answer(bool waits_for_client, bool has_entry);
 extern bool ot_commit_minds_errors(void);
 extern bool ot_commit_reword(const ErrorData *edata);
 

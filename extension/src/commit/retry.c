@@ -87,7 +87,8 @@ typedef struct Retry
 {
 	QueryDesc  *query;			/* the portal's; NULL: CALL, DO or DDL */
 	QueryDesc  *running;		/* the same, or one that was made here */
-	PlannedStmt *utility;		/* then this */
+	PlannedStmt *utility;		/* then this; it may be gone after the first try */
+	NodeTag		utility_tag;
 	QueryCompletion *completion;
 	LocalTransactionId lxid;	/* of the try */
 	DestReceiver *dest;
@@ -205,6 +206,7 @@ retry_close(QueryDesc *query)
 	estate->es_subplanstates = NIL;
 	estate->es_tupleTable = NIL;
 	estate->es_opened_result_relations = NIL;
+	estate->es_tuple_routing_result_relations = NIL;
 	estate->es_trig_target_relations = NIL;
 	estate->es_range_table_size = 0;
 	UnregisterSnapshot(estate->es_snapshot);
@@ -263,7 +265,7 @@ retry_prepare(Retry *retry)
 		return false;
 	if (retry->query == NULL)
 	{
-		if (plan->utilityStmt == NULL || nodeTag(plan->utilityStmt) != nodeTag(retry->utility->utilityStmt))
+		if (plan->utilityStmt == NULL || nodeTag(plan->utilityStmt) != retry->utility_tag)
 			return false;
 		retry->utility = plan;
 		if (result != NULL && !equalTupleDescs(UtilityTupleDescriptor(plan->utilityStmt), result))
@@ -326,6 +328,8 @@ retry_execute(Retry *retry)
 static void
 retry_commit(Retry *retry)
 {
+	bool		has_entry = !ot_write_set_is_empty();
+
 	if (retry->running)
 	{
 		retry_close(retry->running);
@@ -341,7 +345,7 @@ retry_commit(Retry *retry)
 	}
 	CommitTransactionCommand();
 	retry->ends = true;
-	ot_commit_begin_answer(ActivePortal->visible || ActivePortal->holdStore != NULL);
+	ot_commit_begin_answer(ActivePortal->visible || ActivePortal->holdStore != NULL, has_entry);
 	StartTransactionCommand();
 	MemoryContextSwitchTo(retry->context);
 	/* the portal of a query removes it when it has run */
@@ -525,6 +529,7 @@ ot_retry_process_utility(PlannedStmt *pstmt, const char *query,
 	}
 	retry = palloc0(sizeof(Retry));
 	retry->utility = pstmt;
+	retry->utility_tag = nodeTag(pstmt->utilityStmt);
 	retry->text = query;
 	retry->params = params;
 	retry->completion = completion;
@@ -550,11 +555,12 @@ retry_any_is_foreign(List *result_relations)
 static void
 ot_retry_executor_finish(QueryDesc *query)
 {
+	/* its relations are closed (retry_close()), and were looked at before */
+	if (unlikely(query == done.query))
+		return;
 	if (unlikely(retry_any_is_foreign(query->estate->es_opened_result_relations) ||
 				 retry_any_is_foreign(query->estate->es_tuple_routing_result_relations)))
 		wrote_foreign = OT_LXID(MyProc);
-	if (unlikely(query == done.query))
-		return;
 	if (prev_executor_finish)
 		prev_executor_finish(query);
 	else

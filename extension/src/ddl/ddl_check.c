@@ -127,6 +127,9 @@ ot_ddl_check_everywhere(Node *stmt)
 		case T_AlterDatabaseStmt:
 			ddl_check_warn_of_database(((AlterDatabaseStmt *) stmt)->dbname);
 			return;
+		case T_AlterDatabaseRefreshCollStmt:
+			ddl_check_warn_of_database(((AlterDatabaseRefreshCollStmt *) stmt)->dbname);
+			return;
 		case T_AlterDatabaseSetStmt:
 			ddl_check_warn_of_database(((AlterDatabaseSetStmt *) stmt)->dbname);
 			return;

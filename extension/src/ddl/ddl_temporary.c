@@ -137,10 +137,10 @@ ddl_temporary_check_types(List *types)
  * server, and what has no session any more may be dropped by hand.
  */
 static bool
-ddl_temporary_is_temporary_schema(ObjectType type, Node *name)
+ddl_temporary_is_temporary_schema(const char *name)
 {
-	return type == OBJECT_SCHEMA && name != NULL && IsA(name, String) &&
-		(strncmp(strVal(name), "pg_temp_", 8) == 0 || strncmp(strVal(name), "pg_toast_temp_", 14) == 0);
+	return strcmp(name, "pg_temp") == 0 || strncmp(name, "pg_temp_", 8) == 0 ||
+		strncmp(name, "pg_toast_temp_", 14) == 0;
 }
 
 /* The table that extended statistics are about; InvalidOid: there are no such statistics. */
@@ -226,8 +226,8 @@ ddl_temporary_finds_temporary(ObjectType type, Node *object)
 static bool
 ddl_temporary_object_is_temporary(ObjectType type, Node *object)
 {
-	if (ddl_temporary_is_temporary_schema(type, object))
-		return true;
+	if (type == OBJECT_SCHEMA && object != NULL && IsA(object, String))
+		return ddl_temporary_is_temporary_schema(strVal(object));
 	if (object == NULL || (type != OBJECT_STATISTIC_EXT && !ot_ddl_session_has_temporary() &&
 						   !ot_temporary_functions_possible()))
 		return false;
@@ -306,6 +306,12 @@ ddl_temporary_grants_temporary(GrantStmt *stmt)
 	Count		c = {0, 0};
 	ListCell   *lc;
 
+	if (stmt->targtype == ACL_TARGET_ALL_IN_SCHEMA)
+	{
+		foreach(lc, stmt->objects)
+			ddl_temporary_count_one(&c, ddl_temporary_is_temporary_schema(strVal(lfirst(lc))));
+		return ddl_temporary_all_temporary(&c, "GRANT");
+	}
 	if (stmt->targtype != ACL_TARGET_OBJECT ||
 		(stmt->objtype != OBJECT_SCHEMA && !ot_ddl_session_has_temporary() && !ot_temporary_functions_possible()))
 		return false;
@@ -441,6 +447,8 @@ ddl_temporary_is(Node *stmt, const char *query)
 
 				if (rename->relation)
 					return ddl_temporary_relation_is_temporary(rename->relation);
+				if (rename->renameType == OBJECT_SCHEMA)
+					return ddl_temporary_is_temporary_schema(rename->subname);
 				/* for a constraint of a domain, object is the domain's name */
 				return ddl_temporary_object_is_temporary(rename->renameType == OBJECT_DOMCONSTRAINT ?
 														 OBJECT_DOMAIN : rename->renameType, rename->object);

@@ -31,6 +31,7 @@
 #include "libpq/crypt.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
+#include "parser/analyze.h"
 #include "parser/parser.h"
 #include "parser/scanner.h"
 #include "parser/scansup.h"
@@ -120,24 +121,45 @@ ddl_text_introduces_role(const char *word)
 	return false;
 }
 
+/* The text with the other standard_conforming_strings; NULL: it is no statement then. */
+static Node *
+ddl_text_read_otherwise(const char *text)
+{
+	MemoryContext context = CurrentMemoryContext;
+	Node	   *volatile stmt = NULL;
+	int			guc_level = NewGUCNestLevel();
+
+	(void) set_config_option("standard_conforming_strings", standard_conforming_strings ? "off" : "on",
+							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	PG_TRY();
+	{
+		stmt = linitial_node(RawStmt, raw_parser(text, RAW_PARSE_DEFAULT))->stmt;
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	AtEOXact_GUC(true, guc_level);
+	return stmt;
+}
+
 /*
  * Was the statement parsed with another standard_conforming_strings than is set
  * now, and does that make a difference?  The SET may be in the same query string,
  * or have come after the statement was prepared.  The present value is recorded.
+ * A materialized view comes here with its query analyzed, so that is analyzed
+ * once more.
  */
 static bool
-ddl_text_has_other_strings(const char *text, Node *parsed, Node *stmt)
+ddl_text_has_other_strings(const char *text, RawStmt *parsed, Node *stmt)
 {
-	Node	   *otherwise;
-
-	/* these have been analyzed; what CREATE TABLE AS makes is written anew */
-	if (strchr(text, '\\') == NULL || IsA(stmt, CreateTableAsStmt) || IsA(stmt, ExplainStmt) ||
-		equal(parsed, stmt))
+	if (strchr(text, '\\') == NULL)
 		return false;
-	(void) set_config_option("standard_conforming_strings", standard_conforming_strings ? "off" : "on",
-							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-	otherwise = linitial_node(RawStmt, raw_parser(text, RAW_PARSE_DEFAULT))->stmt;
-	return equal(otherwise, stmt);
+	if (IsA(stmt, CreateTableAsStmt) || IsA(stmt, ExplainStmt))
+		return !equal(parse_analyze_fixedparams(parsed, text, NULL, 0, NULL)->utilityStmt, stmt);
+	return !equal(parsed->stmt, stmt) && equal(ddl_text_read_otherwise(text), stmt);
 }
 
 /*
@@ -163,7 +185,6 @@ ot_ddl_check_text(const char *text, Node *stmt)
 	const char *hint = NULL;
 	int			token;
 	int			guc_level = NewGUCNestLevel();
-	int			strings_level;
 
 	/* warnings of the parser were shown when the statement came in */
 	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
@@ -173,11 +194,9 @@ ot_ddl_check_text(const char *text, Node *stmt)
 		nodeTag(linitial_node(RawStmt, parsed)->stmt) != nodeTag(stmt))
 		ot_ddl_refuse("a statement whose text is not known",
 					  "Run the statement on its own, as SQL text.");
-	strings_level = NewGUCNestLevel();
-	if (ddl_text_has_other_strings(text, linitial_node(RawStmt, parsed)->stmt, stmt))
+	if (ddl_text_has_other_strings(text, linitial_node(RawStmt, parsed), stmt))
 		ot_ddl_refuse("a statement that was read before \"standard_conforming_strings\" was set",
 					  "Run SET in a query of its own, before the statement is sent.");
-	AtEOXact_GUC(true, strings_level);
 
 	scanner = scanner_init(text, &extra, &ScanKeywords, ScanKeywordTokens);
 	extra.escape_string_warning = false;

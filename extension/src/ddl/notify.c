@@ -102,12 +102,14 @@ ot_notify_process_utility(PlannedStmt *pstmt, const char *query, bool read_only_
 						  QueryEnvironment *env, DestReceiver *dest, QueryCompletion *completion)
 {
 	Node	   *node = pstmt->utilityStmt;
+	/* that of a CALL with parameters may be gone once it has ended a transaction */
+	NodeTag		tag = nodeTag(node);
 
-	if (IsA(node, NotifyStmt) && ot_is_apply_worker)
+	if (tag == T_NotifyStmt && ot_is_apply_worker)
 		return;
 	ot_call_process_utility(prev_process_utility, pstmt, node, query, read_only_tree, context,
 							params, env, dest, completion);
-	switch (nodeTag(node))
+	switch (tag)
 	{
 		case T_NotifyStmt:
 			if (notify_is_captured())

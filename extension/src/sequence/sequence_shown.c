@@ -108,15 +108,22 @@ ot_sequence_last_value(PG_FUNCTION_ARGS)
 	Relation	rel = relation_open(relid, AccessShareLock);
 	OtSequenceLoaded seq;
 	OtPosition	position;
+	bool		may_read;
 
 	if (rel->rd_rel->relkind != RELKIND_SEQUENCE || !ot_sequence_load(relid, &seq))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is not a sequence", RelationGetRelationName(rel))));
-	if (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT | ACL_USAGE) != ACLCHECK_OK)
+	may_read = pg_class_aclcheck(relid, GetUserId(), ACL_SELECT | ACL_USAGE) == ACLCHECK_OK;
+	if (!may_read && !ot_last_value_is_null_without_privilege())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for sequence %s", RelationGetRelationName(rel))));
+	if (!may_read || RELATION_IS_OTHER_TEMP(rel))
+	{
+		relation_close(rel, AccessShareLock);
+		PG_RETURN_NULL();
+	}
 	position = ot_sequence_page_read(rel);
 	relation_close(rel, AccessShareLock);
 	if (position.is_called)

@@ -70,7 +70,7 @@ SELECT unit.apply(:'write_set'::bytea);
 SELECT * FROM made_t;
 ROLLBACK;
 
--- An index on a range of a user's, or on its multirange: GiST asks the user's function how far two values are apart.
+-- An index on a range of a user's, or on its multirange: GiST would ask the user's function how far two values are apart, and does without it.
 \c - mallory
 SET search_path = mallory;
 CREATE FUNCTION apart(a float8, b float8) RETURNS float8 LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN a - b; END';

@@ -205,6 +205,17 @@ SET standard_conforming_strings = on\; COMMENT ON TABLE t IS E'a\\b';
 COMMENT ON TABLE t IS 'a\\b';
 SELECT obj_description('t'::regclass);
 COMMENT ON TABLE t IS NULL;
+SET standard_conforming_strings = off\; CREATE MATERIALIZED VIEW strings AS SELECT 'a\\b' AS s;
+SET standard_conforming_strings = off;
+SET standard_conforming_strings = on\; EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off) CREATE MATERIALIZED VIEW strings AS SELECT 'a\\b' AS s;
+SET standard_conforming_strings = on;
+CREATE MATERIALIZED VIEW strings AS SELECT v || 'a\\b\d' AS s, v ~ '\d+' AS m FROM t WITH NO DATA;
+DROP MATERIALIZED VIEW strings;
+EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off) CREATE MATERIALIZED VIEW strings AS SELECT 'a\\b' AS s;
+SELECT s FROM strings;
+DROP MATERIALIZED VIEW strings;
+CREATE TABLE strings AS SELECT E'a\\b' AS s;
+DROP TABLE strings;
 -- An expression that servers may compute differently is refused as a default for existing rows, and as a conversion of them.
 CREATE TABLE with_rows (id int PRIMARY KEY, v text);
 INSERT INTO with_rows VALUES (1, 'with_rows');

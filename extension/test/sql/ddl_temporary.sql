@@ -205,8 +205,12 @@ DROP SCHEMA ddl_temporary, pg_temp_1000;
 BEGIN;
 SELECT nspname AS mine FROM pg_namespace WHERE oid = pg_my_temp_schema() \gset
 GRANT USAGE ON SCHEMA :mine TO of_temporary;
+GRANT SELECT ON ALL TABLES IN SCHEMA pg_temp TO of_temporary;
+GRANT USAGE ON ALL SEQUENCES IN SCHEMA :mine TO of_temporary;
+ALTER SCHEMA :mine OWNER TO of_temporary;
 SELECT onetrip.pending_bytes();
 ROLLBACK;
+GRANT SELECT ON ALL TABLES IN SCHEMA ddl_temporary, pg_temp TO of_temporary;
 -- Those of another region have the name: the session makes way once the entry has failed.
 DROP STATISTICS of_temporary;
 BEGIN;

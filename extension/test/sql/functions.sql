@@ -195,6 +195,24 @@ DROP TABLE trapped;
 DROP FUNCTION springs(int);
 DROP ROLE onetrip_test_user;
 
+-- A row is taken apart by what its type is by then.
+CREATE TEMP TABLE changing (a text);
+INSERT INTO changing VALUES ('x');
+DO $$
+DECLARE x changing; hash bigint; columns bigint[]; said text;
+BEGIN
+    FOR i IN 1..3 LOOP
+        SELECT * INTO x FROM changing;
+        hash := onetrip.row_hash(x);
+        columns := onetrip.column_hashes(x);
+        said := concat_ws(' ', said, hash = (SELECT onetrip.row_hash(c) FROM changing c), array_length(columns, 1));
+        IF i = 1 THEN EXECUTE 'ALTER TABLE changing ALTER a TYPE int8 USING 4294967292'; END IF;
+        IF i = 2 THEN EXECUTE 'ALTER TABLE changing ADD b text'; END IF;
+    END LOOP;
+    RAISE NOTICE '%', said;
+END $$;
+DROP TABLE changing;
+
 -- In a local database they raise an error.
 \set replicated :DBNAME
 \c postgres

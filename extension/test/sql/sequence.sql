@@ -205,6 +205,7 @@ SELECT pg_sequence_last_value('shown') IS NULL AS unused, nextval('shown') <= pg
 SET ROLE pg_monitor;
 SELECT seqincrement FROM pg_sequence JOIN pg_class c ON c.oid = seqrelid WHERE relname = 'shown';
 SELECT pg_sequence_last_value(c.oid) FROM pg_class c WHERE relname = 'shown';
+SELECT last_value FROM pg_sequences WHERE sequencename = 'shown';
 RESET ROLE;
 DROP FUNCTION seen();
 DROP VIEW seen;
