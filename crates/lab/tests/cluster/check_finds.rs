@@ -41,28 +41,52 @@ async fn check_finds_a_row_changed_behind_its_back() {
     names_it(&lab, &["public.bag", "a", "(0)", "no such row"], "public.bag").await;
 }
 
-/// A plan would call the function with the superuser's rights, in order to simplify the index's expression.
+/// A plan would call the function of the index with the superuser's rights, in order to simplify its expression; and a
+/// cast would call that of the type's owner.
 async fn calls_no_function_of_a_users(lab: &Lab) {
-    let trap = "create role trapper; create schema trap authorization trapper; set role trapper;
+    let springs = "returns text language plpgsql immutable \
+         as $$ begin raise log 'trap as %', current_user; return 'sprung'; end $$";
+    let trap = format!(
+        "create role trapper; create schema trap authorization trapper; set role trapper;
          create function trap.f(int) returns int language plpgsql immutable
              as $$ begin raise log 'trap as %', current_user; return $1; end $$;
          create table trap.t (id int primary key, v int); insert into trap.t values (1, 1);
-         create index on trap.t ((v + trap.f(1))); reset role";
-    lab.session(1).await.must(trap).await;
+         create index on trap.t ((v + trap.f(1)));
+         create type trap.label as enum ('x'); create type trap.pair as (a int, b text);
+         create table trap.k (label trap.label, pair trap.pair, v int, primary key (label, pair));
+         insert into trap.k values ('x', (1, null), 1);
+         create function trap.f(trap.label) {springs}; create cast (trap.label as text) with function trap.f(trap.label);
+         create function trap.f(trap.pair) {springs}; create cast (trap.pair as text) with function trap.f(trap.pair);
+         create function trap.f(trap.k) {springs}; create cast (trap.k as text) with function trap.f(trap.k);
+         reset role"
+    );
+    lab.session(1).await.must(&trap).await;
     lab.everywhere().await;
-    behind_its_back(lab, 0, "update trap.t set v = 2").await;
     let sprung = || {
         let log = |node: &onetrip_lab::Node| std::fs::read(node.folder().join("postgres.log")).unwrap();
         let logs: Vec<u8> = lab.nodes().iter().flat_map(log).collect();
         String::from_utf8_lossy(&logs).matches("trap as postgres").count()
     };
     let before = sprung();
+    behind_its_back(lab, 0, "update trap.t set v = 2").await;
     names_it(lab, &["trap.t", "(1,2)"], "trap.t").await;
+    all_behind_its_back(lab, 0, &["update trap.t set v = 1", "update trap.k set v = 2"]).await;
+    names_it(lab, &["trap.k", "(label, pair) = (x, (1,))", r#"(x,"(1,)",2)"#], "trap.k").await;
     assert_eq!(sprung(), before, "onetrip check called a user's function as superuser");
-    lab.session(0).await.must("select count(*) from trap.t where v + trap.f(1) > 0").await;
-    assert!(sprung() > before, "the trap works");
-    behind_its_back(lab, 0, "update trap.t set v = 1").await;
-    lab.check_equal(4).await;
+    let mut session = before;
+    for query in [
+        "select count(*) from trap.t where v + trap.f(1) > 0",
+        "select label::text from trap.k",
+        "select pair::text from trap.k",
+        "select k::text from trap.k",
+    ] {
+        lab.session(0).await.must(query).await;
+        let now = sprung();
+        assert!(now > session, "the trap works: {query}");
+        session = now;
+    }
+    behind_its_back(lab, 0, "update trap.k set v = 1").await;
+    lab.check_equal(5).await;
 }
 
 /// Goal: every region gets the version of an extension, and of those it requires, that the creating region has; `check`
