@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use onetrip_client::tls::{self, Trust};
+use onetrip_node::postgres::SEARCH_PATH;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::SqlState;
@@ -33,7 +34,7 @@ use tokio_rustls::{client, TlsConnector};
 
 use crate::BadUsage;
 
-/// Connects, and has the connection carried on by a task of its own.
+/// Connects, and has the connection carried on by a task of its own.  No schema of a user's is in its search path.
 pub async fn connect(conninfo: &str, application_name: &str) -> Result<Client> {
     let Target { mut config, modes, tls } = Target::of(conninfo, &from_environment)?;
     config.connect_timeout(Duration::from_secs(10)).application_name(application_name);
@@ -42,6 +43,8 @@ pub async fn connect(conninfo: &str, application_name: &str) -> Result<Client> {
         match config.ssl_mode(mode).connect(tls.clone()).await {
             Ok((client, connection)) => {
                 tokio::spawn(connection);
+                // A pooler may refuse or ignore settings with which a connection begins.
+                client.batch_execute(&format!("SET search_path = {SEARCH_PATH}")).await.context("set search_path")?;
                 return Ok(client);
             }
             Err(e) => {

@@ -22,7 +22,7 @@ use onetrip_client::{complain, say};
 use onetrip_core::{Checkpoint, LogIndex, Term};
 use onetrip_node::archive::{self, Identity, LastBackup, Previous, Writer};
 use onetrip_node::config::{NodeConfig, PostgresConfig};
-use onetrip_node::postgres::{become_user, prepare_folder, BaseBackup, ROOT_BECOMES};
+use onetrip_node::postgres::{become_user, prepare_folder, BaseBackup, ROOT_BECOMES, SEARCH_PATH};
 
 use serde_json::{json, Value};
 
@@ -176,6 +176,7 @@ impl Server {
         let mut options = tokio_postgres::Config::new();
         options.host_path(&config.data_dir).port(postgres.port).user("postgres").dbname("postgres");
         options.application_name("onetrip backup").connect_timeout(Duration::from_secs(10));
+        options.options(format!("-c search_path={SEARCH_PATH}"));
         let connected = options.connect(tokio_postgres::NoTls).await;
         let (client, connection) = connected.with_context(|| {
             format!("connect to PostgreSQL through the socket in {}; is the node running?", config.data_dir.display())

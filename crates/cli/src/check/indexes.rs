@@ -81,7 +81,6 @@ async fn of_region(conninfo: &str) -> Result<Indexes> {
     let client = connect(conninfo).await?;
     let row = client.query_one("select current_setting('onetrip.region')", &[]).await;
     let region: String = row.context("ask a node for its region")?.get(0);
-    client.batch_execute("set search_path = ''").await.context("set search_path")?;
     let mut found = Indexes::default();
     let amcheck = match client.batch_execute(AMCHECK).await {
         Ok(()) => true,

@@ -53,7 +53,7 @@ impl Reader {
 /// Values must be printed in the same way on all nodes, whatever the nodes' defaults are.
 const SAME_OUTPUT: &str =
     "set local datestyle = 'ISO, YMD'; set local timezone = 'UTC'; set local intervalstyle = 'iso_8601'; \
-    set local extra_float_digits = 3; set local bytea_output = 'hex'; set local search_path = pg_catalog; \
+    set local extra_float_digits = 3; set local bytea_output = 'hex'; \
     set local lc_monetary = 'C'; set local xmloption = 'content'; set local onetrip.show_sequence_shares = on";
 
 pub async fn at_one_position(conninfos: &[String], timeout: Duration) -> Result<(i64, Vec<Reader>)> {

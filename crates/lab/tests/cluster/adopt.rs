@@ -48,6 +48,31 @@ const MORE: &str = "
     select lo_from_bytea(7001, 'adopted');
     alter role app set work_mem = '7MB'";
 
+/// What is in a user's schema and fits better than PostgreSQL's own.  If a superuser calls it, the user becomes one,
+/// and then the roles are not as before.
+const TRAPS: &str = "
+    grant create on schema public to app;
+    set role app;
+    create function public.spring() returns void language plpgsql as $$ begin
+        if (select rolsuper from pg_catalog.pg_roles where rolname = current_user) then
+            alter role app superuser;
+        end if;
+    end $$;
+    create function public.equals(oid, regclass) returns boolean language plpgsql as $$ begin
+        perform public.spring();
+        return $1 operator(pg_catalog.=) $2::oid;
+    end $$;
+    create operator public.= (leftarg = oid, rightarg = regclass, function = public.equals);
+    create function public.quote_ident(name) returns text language plpgsql as $$ begin
+        perform public.spring();
+        return pg_catalog.quote_ident($1::text);
+    end $$;
+    create function public.pg_sequence_last_value(oid) returns bigint language plpgsql as $$ begin
+        perform public.spring();
+        return pg_catalog.pg_sequence_last_value($1::regclass);
+    end $$;
+    reset role";
+
 struct Place {
     folder: PathBuf,
     /// Of the addresses 10.0.1.10:7100, 10.0.2.10:7100 and 10.0.3.10:7100.
@@ -318,6 +343,7 @@ async fn a_database_is_adopted_grows_and_is_released() {
     let session = Session::open(&at).await.unwrap();
     session.must(SHOP).await;
     session.must(MORE).await;
+    session.must(TRAPS).await;
     session.must("alter system set maintenance_work_mem = '48MB'").await;
     session.must("create publication for_others for all tables with (publish = 'insert, truncate')").await;
     place.must(&format!("pgbench -i -s 2 -q '{at}'")).await;
@@ -444,7 +470,7 @@ const LEFT: &str = "
         + (select count(*) from pg_extension where extname = 'onetrip') + (select count(*) from pg_replication_origin)
         + (select count(*) from pg_roles where rolname = 'onetrip_admin')
         + (select count(*) from pg_db_role_setting where setconfig::text ~ 'onetrip')
-        + (select count(*) from pg_depend where refclassid = 'pg_am'::regclass)
+        + (select count(*) from pg_depend where refclassid = 'pg_am'::regclass::oid)
         + (select count(*) from pg_class where relkind = 'S' and reloptions is not null)
         + (select count(*) from pg_class where relkind in ('r', 'm', 't') and relam <> 2)
         + (select count(*) from pg_default_acl where defaclrole = 0)";
@@ -550,7 +576,7 @@ async fn a_managed_server_is_followed_and_left() {
     let release = "onetrip release --data /srv/onetrip/us-east-1 --to /srv/postgres/shop";
     place.stop("/srv/onetrip/us-east-1").await;
     let said = told(&place.run(release).await);
-    assert!(said.contains("view mine; drop them first") && said.contains("nothing was changed"), "{said}");
+    assert!(said.contains("view public.mine; drop them first") && said.contains("nothing was changed"), "{said}");
     place.start("onetrip start --data /srv/onetrip/us-east-1");
     place.serves("/srv/onetrip/us-east-1").await.must("drop view mine").await;
     place.stop("/srv/onetrip/us-east-1").await;

@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_postgres::NoTls;
 
+use super::SEARCH_PATH;
 use crate::config::NodeConfig;
 
 /// A server that takes longer is busy with something else.
@@ -135,11 +136,11 @@ pub(crate) async fn own_session(
 ) -> Result<tokio_postgres::Client, String> {
     let stream = UnixStream::connect(socket).await.map_err(|_| "it takes no connections".to_string())?;
     let mut config = tokio_postgres::Config::new();
-    config.user("postgres").dbname(database).application_name(application_name).options(
+    config.user("postgres").dbname(database).application_name(application_name).options(format!(
         "-c statement_timeout=1000 -c lock_timeout=100 -c default_transaction_isolation=read\\ committed \
-         -c default_transaction_read_only=on -c role=none -c search_path=pg_catalog -c onetrip.read=local \
+         -c default_transaction_read_only=on -c role=none -c search_path={SEARCH_PATH} -c onetrip.read=local \
          -c onetrip.max_staleness=-1 -c onetrip.max_trips=-1 -c log_min_error_statement=panic",
-    );
+    ));
     let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(why)?;
     // The task ends when the client is dropped.
     tokio::spawn(connection);

@@ -49,6 +49,10 @@ pub use server::Server;
 pub use single_user::SingleUser;
 pub use supervisor::{PostgresState, ServerState, Supervisor};
 
+/// `search_path` of every session of a node's or a command's own.  These are superusers, and a function or an operator
+/// in a user's schema may fit a call better than PostgreSQL's own does.
+pub const SEARCH_PATH: &str = "pg_catalog,pg_temp";
+
 #[derive(Debug, thiserror::Error)]
 pub enum PostgresError {
     #[error("cannot {action} {path}: {source}")]

@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use super::bootstrap::succeeded;
 use super::server::without_pg_settings;
-use super::PostgresError;
+use super::{PostgresError, SEARCH_PATH};
 
 /// What begins each line that [`SingleUser::rows`] reads; PostgreSQL prints prompts in between.
 const MARK: &str = "onetrip row ";
@@ -41,6 +41,7 @@ impl SingleUser<'_> {
             "default_tablespace=",
             "statement_timeout=0",
             "archive_mode=off",
+            &format!("search_path={SEARCH_PATH}"),
         ] {
             command.args(["-c", setting]);
         }

@@ -11,6 +11,7 @@ use super::asked::LOOK;
 use super::frame::{Channel, Frame};
 use super::link::Link;
 use super::Transport;
+use crate::postgres::SEARCH_PATH;
 use onetrip_core::agent::{Failure, Rehearsal};
 use onetrip_core::{LogIndex, RegionId};
 use std::path::Path;
@@ -172,7 +173,8 @@ async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result
     let options = format!(
         "-c statement_timeout={} -c lock_timeout={} -c default_transaction_isolation=read\\ committed \
          -c default_transaction_read_only=off -c session_replication_role=replica -c log_min_messages=fatal \
-         -c role=none -c onetrip.read=local -c onetrip.max_staleness=-1 -c client_connection_check_interval=100",
+         -c role=none -c search_path={SEARCH_PATH} -c onetrip.read=local -c onetrip.max_staleness=-1 \
+         -c client_connection_check_interval=100",
         rehearsal.timeout_ms, rehearsal.lock_timeout_ms
     );
     let mut config = tokio_postgres::Config::new();
