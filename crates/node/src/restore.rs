@@ -55,6 +55,7 @@ pub struct Restored {
     pub node: NodeId,
     /// The last entry.
     pub index: LogIndex,
+    pub term: Term,
     /// When it was decided, if the log says so.
     pub time_ms: Option<u64>,
 }
@@ -84,8 +85,8 @@ pub enum RestoreError {
 
 /// Where the entries are read from.
 pub trait Source<E> {
-    /// `None`: there is no more.
-    fn next(&mut self, index: LogIndex) -> Result<Option<Stored>, E>;
+    /// The entry that follows this one in the same log; `None`: there is no more.
+    fn next(&mut self, last: (LogIndex, Term)) -> Result<Option<Stored>, E>;
     /// Nothing newer than `last` had been decided up to this time, in milliseconds since 1970.
     fn quiet_until_ms(&mut self, last: LogIndex) -> Result<u64, E>;
     /// Called now and then, to show how far it is.
@@ -108,7 +109,7 @@ impl Restore<'_> {
         let (node, state) = self.decide(old, log, copied.last)?;
         let file = CheckpointFile::new(self.folder.join("certifier.checkpoint"));
         file.save(state.index(), &state.encode()).map_err(RestoreError::Node)?;
-        Ok(Restored { node, index: copied.last.0, time_ms: copied.time_ms })
+        Ok(Restored { node, index: copied.last.0, term: copied.last.1, time_ms: copied.time_ms })
     }
 
     fn copy<E: From<RestoreError>>(
@@ -123,7 +124,7 @@ impl Restore<'_> {
             let (last, before) = copied.last;
             let at = last.next();
             let is_beyond = self.goal == Goal::Position(last);
-            let stored = if is_beyond { None } else { source.next(at)? };
+            let stored = if is_beyond { None } else { source.next(copied.last)? };
             let Some(stored) = stored.filter(|_| !is_beyond) else {
                 self.check_end(last, source)?;
                 break;

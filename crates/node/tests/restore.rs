@@ -3,7 +3,7 @@
 use crate::common::{update, wait_for, Agent, Cluster};
 use anyhow::{ensure, Result};
 use onetrip_core::agent::{FromPostgres, OutcomeState, Role, VerdictOutcome};
-use onetrip_core::{Checkpoint, LogIndex, NodeId, TxnId};
+use onetrip_core::{Checkpoint, LogIndex, NodeId, Term, TxnId};
 use onetrip_node::archive::{Reader, Stored};
 use onetrip_node::restore::{Goal, Restore, RestoreError, Restored, Source};
 use onetrip_node::{AdminRequest, ArchiveConfig, Node, NodeConfig};
@@ -22,8 +22,8 @@ impl From<RestoreError> for Failed {
 }
 
 impl Source<Failed> for Archive {
-    fn next(&mut self, index: LogIndex) -> Result<Option<Stored>, Failed> {
-        self.0.entry(index).map_err(|e| Failed(e.to_string()))
+    fn next(&mut self, (last, _): (LogIndex, Term)) -> Result<Option<Stored>, Failed> {
+        self.0.entry(last.next()).map_err(|e| Failed(e.to_string()))
     }
     fn quiet_until_ms(&mut self, _: LogIndex) -> Result<u64, Failed> {
         Ok(self.0.end().map_err(|e| Failed(e.to_string()))?.1)

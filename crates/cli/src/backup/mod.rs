@@ -241,24 +241,22 @@ fn copy_log(config: &NodeConfig, after: (LogIndex, Term), position: LogIndex, ti
     let folder = to.join(manifest::LOG);
     std::fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
     let mut writer = Writer::open(&folder, &Identity::of(config))?;
-    let mut entries =
-        Entries::of_running(&config.data_dir, position, config.archive.as_ref().map(|a| a.folder.as_path()))?;
+    let mut entries = Entries::of_running(config, position)?;
     let mut previous = Previous::new(after.0 .0, after.1 .0);
     // Even an archive without entries says where it begins.
     writer.append(previous, time_ms, &[])?;
-    let (mut batch, mut bytes) = (Vec::new(), 0);
-    while previous.index + (batch.len() as u64) < position.0 {
-        let index = LogIndex(previous.index + batch.len() as u64 + 1);
+    let (mut batch, mut bytes, mut last) = (Vec::new(), 0, after);
+    while last.0 < position {
         let stored = entries
-            .get(index)
+            .after(last)
             .context("the log was cut while the backup ran: raise log_bytes_max, or set [archive], in node.toml")?;
-        let Some(stored) = stored else { bail!("the node's log lacks entry {index}") };
+        let Some(stored) = stored else { bail!("the node's log lacks entry {}", last.0.next()) };
+        last = (last.0.next(), Term(stored.entry.term));
         bytes += stored.entry.data.len();
         batch.push(stored.entry);
-        if bytes >= BATCH_BYTES || index == position {
+        if bytes >= BATCH_BYTES || last.0 == position {
             writer.append(previous, time_ms, &batch)?;
-            let last = batch.last().expect("just pushed");
-            previous = Previous::new(last.index, last.term);
+            previous = Previous::new(last.0 .0, last.1 .0);
             (batch, bytes) = (Vec::new(), 0);
         }
     }

@@ -1,16 +1,23 @@
-//! Where a restore, or a backup, reads entries from: several logs, one after the other.
+//! Where a restore, or a backup, reads entries from: several logs, of which one log is made that existed.
 //!
-//! For a restore, the first log is the backup's own; the others are archives and logs of stopped nodes.  Each entry is
-//! taken from the first log that has it.  Nothing is written, and every entry is verified when it is read.
+//! For a restore, the logs are the backup's own, archives, and those of stopped nodes.  Archives contain what was
+//! decided, so each entry is taken from them if one has it.  The end of a node's log may never have been decided, and
+//! then another node's may contradict it.  What was decided is, as in an election, in the log of the node that any
+//! majority would elect: the one whose last entry has the highest term, and of those the longest.  Of another node's
+//! log that counts which is surely the same.  Two logs that have an entry of the same index and term are the same up to
+//! there; so whenever an entry is taken, the entry before it must have the same term in that log.
+//!
+//! Nothing is written, and every entry is verified when it is read.
 
+use std::cmp::Reverse;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
 use nix::fcntl::{Flock, FlockArg};
-use onetrip_core::LogIndex;
+use onetrip_core::{LogIndex, Term};
 use onetrip_node::archive::{Reader, Stored};
-use onetrip_node::config::FILE_NAME;
+use onetrip_node::config::{NodeConfig, FILE_NAME};
 use onetrip_node::disk::RaftLog;
 use onetrip_node::restore;
 
@@ -30,49 +37,79 @@ enum Kind {
     /// The log in the backup itself.  Its times say only when the backup was made.
     Own(Reader),
     Archive(Reader),
-    /// The log of a node.  If the node is stopped, the lock keeps it from being started meanwhile.
-    Node {
-        log: Box<RaftLog>,
-        _lock: Option<Flock<File>>,
-    },
+    Node(Box<NodeLog>),
+}
+
+struct NodeLog {
+    log: RaftLog,
+    cluster: String,
+    /// What follows this entry may be contradicted by the log that is restored.
+    upto: LogIndex,
+    /// Keeps a stopped node from being started meanwhile.
+    _lock: Option<Flock<File>>,
 }
 
 impl Entries {
     /// `own` is the log in the backup itself; `logs` are archives, or folders of stopped nodes.
     pub fn open(own: &Path, logs: &[PathBuf]) -> Result<Entries> {
-        let own = Source { path: own.to_owned(), kind: Kind::Own(Reader::open(own)?) };
-        let others = logs.iter().map(|path| Source::open(path)).collect::<Result<Vec<_>>>()?;
-        let sources = std::iter::once(own).chain(others).collect();
+        let mut sources = vec![Source { path: own.to_owned(), kind: Kind::Own(Reader::open(own)?) }];
+        let mut nodes = Vec::new();
+        for path in logs {
+            match path.join(FILE_NAME).is_file() {
+                true => nodes.push((path.to_owned(), NodeLog::of_stopped(path)?)),
+                false => sources.push(Source { path: path.to_owned(), kind: Kind::Archive(Reader::open(path)?) }),
+            }
+        }
+        nodes.sort_by_key(|(_, node)| Reverse(node.end()));
+        for at in 1..nodes.len() {
+            let (elected, others) = nodes.split_at_mut(at);
+            let node = &mut others[0].1;
+            let same = elected.iter().filter_map(|(_, other)| node.same_upto(other)).max();
+            node.upto = same.max(Some(LogIndex(node.log.hard_state().commit))).unwrap_or_default();
+        }
+        sources.extend(nodes.into_iter().map(|(path, node)| Source { path, kind: Kind::Node(Box::new(node)) }));
         Ok(Entries { sources, progress: Progress::new() })
     }
 
     /// The log of a node that may be running, up to an entry that is committed there, and the node's archive, if it has
     /// one, for entries that are cut from the log meanwhile.
-    pub fn of_running(node: &Path, upto: LogIndex, archive: Option<&Path>) -> Result<Entries> {
-        let log = RaftLog::open_to_read(&node.join("log"), Some(upto)).context("read the node's log")?;
-        let mut sources = vec![Source { path: node.to_owned(), kind: Kind::Node { log: Box::new(log), _lock: None } }];
-        if let Some((path, reader)) = archive.and_then(|path| Some((path, Reader::open(path).ok()?))) {
-            sources.push(Source { path: path.to_owned(), kind: Kind::Archive(reader) });
+    pub fn of_running(config: &NodeConfig, upto: LogIndex) -> Result<Entries> {
+        let path = config.data_dir.clone();
+        let log = RaftLog::open_to_read(&path.join("log"), Some(upto)).context("read the node's log")?;
+        let node = NodeLog { log, cluster: config.cluster.clone(), upto, _lock: None };
+        let mut sources = vec![Source { path, kind: Kind::Node(Box::new(node)) }];
+        let archive = config.archive.as_ref().map(|archive| archive.folder.clone());
+        if let Some((path, reader)) = archive.and_then(|path| Some((path.clone(), Reader::open(&path).ok()?))) {
+            sources.push(Source { path, kind: Kind::Archive(reader) });
         }
         Ok(Entries { sources, progress: Progress::new() })
     }
 
-    /// The archives among the sources, each with the name of its cluster.
+    /// The logs, each with the name of its cluster.
     pub fn clusters(&self) -> impl Iterator<Item = (&Path, &str)> {
-        self.sources.iter().filter_map(|source| match &source.kind {
-            Kind::Own(reader) | Kind::Archive(reader) => {
-                Some((source.path.as_path(), reader.identity().cluster.as_str()))
-            }
-            Kind::Node { .. } => None,
+        self.sources.iter().map(|source| {
+            let cluster = match &source.kind {
+                Kind::Own(reader) | Kind::Archive(reader) => &reader.identity().cluster,
+                Kind::Node(node) => &node.cluster,
+            };
+            (source.path.as_path(), cluster.as_str())
         })
     }
 
-    /// The entry at `index`, or `None` if all sources end before it.  That a source begins later or lacks the entry is
-    /// an error only if no other source has it.
-    pub fn get(&mut self, index: LogIndex) -> Result<Option<Stored>> {
+    /// Where the logs of nodes end, the one first whose end is restored.
+    pub fn ends(&self) -> impl Iterator<Item = (&Path, LogIndex, Term)> {
+        self.sources.iter().filter_map(|source| match &source.kind {
+            Kind::Own(_) | Kind::Archive(_) => None,
+            Kind::Node(node) => Some((source.path.as_path(), node.end().1, node.end().0)),
+        })
+    }
+
+    /// The entry after `last`, which was of this term, or `None` if all sources end there.  That a source begins later,
+    /// lacks the entry or contradicts `last` is an error only if no other source has the entry.
+    pub fn after(&mut self, last: (LogIndex, Term)) -> Result<Option<Stored>> {
         let mut why = None;
         for source in &mut self.sources {
-            match source.get(index) {
+            match source.after(last) {
                 Ok(Some(found)) => return Ok(Some(found)),
                 Ok(None) => {}
                 Err(e) => why = why.or(Some(e)),
@@ -86,8 +123,8 @@ impl Entries {
 }
 
 impl restore::Source<anyhow::Error> for Entries {
-    fn next(&mut self, index: LogIndex) -> Result<Option<Stored>> {
-        self.get(index)
+    fn next(&mut self, last: (LogIndex, Term)) -> Result<Option<Stored>> {
+        self.after(last)
     }
 
     /// The latest time until which an archive that ends at `last` is complete; 0 if none ends there.
@@ -108,38 +145,71 @@ impl restore::Source<anyhow::Error> for Entries {
 }
 
 impl Source {
-    fn open(path: &Path) -> Result<Source> {
-        let kind = match path.join(FILE_NAME).is_file() {
-            true => {
-                let _lock = lock_node(path)?;
-                let log = RaftLog::open_to_read(&path.join("log"), None);
-                let log = log.with_context(|| format!("read the log of the node in {}", path.display()))?;
-                Kind::Node { log: Box::new(log), _lock }
-            }
-            false => Kind::Archive(Reader::open(path)?),
-        };
-        Ok(Source { path: path.to_owned(), kind })
-    }
-
-    fn get(&mut self, index: LogIndex) -> Result<Option<Stored>> {
+    fn after(&mut self, last: (LogIndex, Term)) -> Result<Option<Stored>> {
+        let (index, path) = (last.0.next(), &self.path);
         match &mut self.kind {
-            Kind::Own(reader) => Ok(reader.entry(index)?.map(|stored| Stored { time_ms: None, ..stored })),
-            Kind::Archive(reader) => Ok(reader.entry(index)?),
-            Kind::Node { log, .. } => {
-                if index > log.last_index() {
+            Kind::Own(reader) | Kind::Archive(reader) => {
+                let Some(mut stored) = reader.entry(index)? else { return Ok(None) };
+                if let Some(term) = reader.term_before(index)?.filter(|term| *term != last.1) {
+                    bail!("{}", contradiction(&format!("the archive {}", path.display()), term, last));
+                }
+                if matches!(self.kind, Kind::Own(_)) {
+                    stored.time_ms = None;
+                }
+                Ok(Some(stored))
+            }
+            Kind::Node(node) => {
+                if index > node.upto {
                     return Ok(None);
                 }
-                if index < log.first_index() {
+                let first = node.log.first_index();
+                if index < first {
                     bail!(
-                        "the log of the node in {} begins at entry {}, but entry {index} is needed: name an archive that has it, or \
-                         take a newer backup",
-                        self.path.display(),
-                        log.first_index()
+                        "the log of the node in {} begins at entry {first}, but entry {index} is needed: name an archive \
+                         that has it, or take a newer backup",
+                        path.display()
                     );
                 }
-                Ok(Some(Stored { entry: log.entry(index)?, time_ms: None }))
+                match node.log.term_at(last.0) {
+                    // Entries of a leader that another one has replaced since; a majority never had them.
+                    Some(term) if term != last.1 && node.end().0 < last.1 => Ok(None),
+                    Some(term) if term != last.1 => {
+                        bail!("{}", contradiction(&format!("the log of the node in {}", path.display()), term, last))
+                    }
+                    _ => Ok(Some(Stored { entry: node.log.entry(index)?, time_ms: None })),
+                }
             }
         }
+    }
+}
+
+fn contradiction(log: &str, term: Term, (index, other): (LogIndex, Term)) -> String {
+    format!(
+        "in {log} entry {index} is of term {term}, in another log that was given it is of term {other}: these logs do not \
+         belong together"
+    )
+}
+
+impl NodeLog {
+    fn of_stopped(path: &Path) -> Result<NodeLog> {
+        let _lock = lock_node(path)?;
+        let cluster = NodeConfig::load(path)?.cluster;
+        let log = RaftLog::open_to_read(&path.join("log"), None);
+        let log = log.with_context(|| format!("read the log of the node in {}", path.display()))?;
+        Ok(NodeLog { upto: log.last_index(), log, cluster, _lock })
+    }
+
+    /// What decides between two candidates in an election.
+    fn end(&self) -> (Term, LogIndex) {
+        let last = self.log.last_index();
+        (self.log.term_at(last).unwrap_or_default(), last)
+    }
+
+    /// The last entry up to which both logs are surely the same.
+    fn same_upto(&self, other: &NodeLog) -> Option<LogIndex> {
+        let end = self.log.last_index().min(other.upto).0;
+        let begin = self.log.first_index().max(other.log.first_index()).0 - 1;
+        (begin..=end).rev().map(LogIndex).find(|index| self.log.term_at(*index) == other.log.term_at(*index))
     }
 }
 
@@ -154,5 +224,142 @@ fn lock_node(folder: &Path) -> Result<Option<Flock<File>>> {
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Some(lock)),
         Err(_) => bail!("the node in {} is running: stop it first, so that its log does not change", folder.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onetrip_core::NodeId;
+    use onetrip_node::archive::{Identity, Previous, Writer};
+    use raft::eraftpb::{Entry, HardState};
+
+    /// An entry's place and term.
+    type At = (u64, u64);
+
+    struct Logs(tempfile::TempDir);
+
+    impl Logs {
+        fn new() -> Logs {
+            let logs = Logs(tempfile::tempdir().expect("a folder"));
+            logs.archive("own", (0, 0), &[]);
+            logs
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.path().join(name)
+        }
+
+        fn archive(&self, name: &str, before: At, entries: &[At]) {
+            std::fs::create_dir_all(self.path(name)).expect("make it");
+            let identity = Identity { format: 1, cluster: "c".into(), node: NodeId(1), region: "r".into() };
+            let mut writer = Writer::open(&self.path(name), &identity).expect("open it");
+            writer.append(Previous::new(before.0, before.1), 1, &made(entries)).expect("write it");
+            writer.close().expect("close it");
+        }
+
+        fn node(&self, name: &str, before: At, entries: &[At], commit: u64) {
+            std::fs::create_dir(self.path(name)).expect("make it");
+            let config =
+                "cluster = \"c\"\nnode = 1\nregion = \"r\"\nlisten = \"127.0.0.1:1\"\nhttp = \"127.0.0.1:2\"\n";
+            std::fs::write(self.path(name).join(FILE_NAME), config).expect("write it");
+            let mut log = RaftLog::open(&self.path(name).join("log")).expect("open it");
+            if before.0 > 0 {
+                log.restart(LogIndex(before.0), Term(before.1), None).expect("cut it");
+            }
+            let promised = HardState { term: 9, commit, ..Default::default() };
+            log.append(&made(entries), Some(&promised), true).expect("write it");
+            log.close().expect("close it");
+        }
+
+        /// What is restored, and what ends it.
+        fn restored(&self, logs: &[&str]) -> (Vec<At>, Result<()>) {
+            let logs: Vec<PathBuf> = logs.iter().map(|name| self.path(name)).collect();
+            let mut entries = Entries::open(&self.path("own"), &logs).expect("open them");
+            let mut found: Vec<At> = Vec::new();
+            loop {
+                let (index, term) = found.last().copied().unwrap_or_default();
+                match entries.after((LogIndex(index), Term(term))) {
+                    Ok(Some(stored)) => found.push((stored.entry.index, stored.entry.term)),
+                    Ok(None) => return (found, Ok(())),
+                    Err(e) => return (found, Err(e)),
+                }
+            }
+        }
+    }
+
+    fn made(entries: &[At]) -> Vec<Entry> {
+        entries.iter().map(|&(index, term)| Entry { index, term, ..Default::default() }).collect()
+    }
+
+    const SHARED: [At; 3] = [(1, 1), (2, 1), (3, 1)];
+    /// Of a leader of term 1 that was alone; nobody was told that these were committed.
+    const ALONE: [At; 3] = [(4, 1), (5, 1), (6, 1)];
+    /// Committed under its successor.
+    const DECIDED: [At; 2] = [(4, 2), (5, 2)];
+
+    #[test]
+    fn the_log_with_the_highest_last_term_is_restored_and_not_the_longest() {
+        let logs = Logs::new();
+        logs.node("alone", (0, 0), &[&SHARED[..], &ALONE].concat(), 3);
+        logs.node("behind", (0, 0), &SHARED, 3);
+        logs.node("majority", (0, 0), &[&SHARED[..], &DECIDED].concat(), 3);
+        for order in [["alone", "behind", "majority"], ["majority", "alone", "behind"], ["behind", "alone", "majority"]]
+        {
+            let (found, end) = logs.restored(&order);
+            assert_eq!(found, [&SHARED[..], &DECIDED].concat(), "{order:?}");
+            end.expect("the log ends");
+        }
+        // Alone, it is what there is.
+        assert_eq!(logs.restored(&["alone", "behind"]).0, [&SHARED[..], &ALONE].concat());
+    }
+
+    #[test]
+    fn what_an_archive_has_was_decided_and_what_contradicts_it_is_left_out() {
+        let logs = Logs::new();
+        logs.archive("archive", (0, 0), &[&SHARED[..], &DECIDED[..1]].concat());
+        logs.node("alone", (0, 0), &[&SHARED[..], &ALONE].concat(), 3);
+        let (found, end) = logs.restored(&["alone", "archive"]);
+        assert_eq!(found, [&SHARED[..], &DECIDED[..1]].concat());
+        end.expect("the log ends");
+        logs.node("majority", (0, 0), &[&SHARED[..], &DECIDED].concat(), 3);
+        assert_eq!(logs.restored(&["alone", "archive", "majority"]).0, [&SHARED[..], &DECIDED].concat());
+    }
+
+    #[test]
+    fn the_beginning_of_another_log_counts_as_far_as_it_is_the_same() {
+        let logs = Logs::new();
+        logs.node("alone", (0, 0), &[&SHARED[..], &ALONE].concat(), 0);
+        logs.node("cut", SHARED[2], &DECIDED, 5);
+        let (found, end) = logs.restored(&["alone", "cut"]);
+        assert_eq!(found, [&SHARED[..], &DECIDED].concat());
+        end.expect("the log ends");
+        // Where the other was cut is not known here, so neither what is the same.
+        logs.node("cut more", (5, 2), &[(6, 2)], 6);
+        let (found, end) = logs.restored(&["alone", "cut more"]);
+        assert_eq!(found, []);
+        assert!(end.expect_err("entries are missing").to_string().contains("begins at entry 6, but entry 1 is needed"));
+        // What a node knows to be committed is the same in all logs.
+        logs.node("alone, knows", (0, 0), &[&SHARED[..], &ALONE].concat(), 3);
+        let (found, end) = logs.restored(&["alone, knows", "cut more"]);
+        assert_eq!(found, SHARED);
+        assert!(end.expect_err("entries are missing").to_string().contains("begins at entry 6, but entry 4 is needed"));
+    }
+
+    #[test]
+    fn logs_that_contradict_each_other_are_not_made_into_one() {
+        let logs = Logs::new();
+        // It was decided after what only one node has, and does not follow it.
+        logs.node("alone", (0, 0), &[&SHARED[..], &ALONE].concat(), 3);
+        logs.archive("later", (6, 2), &[(7, 2)]);
+        let (found, end) = logs.restored(&["alone", "later"]);
+        assert_eq!(found, [&SHARED[..], &ALONE].concat());
+        assert!(end.expect_err("they contradict").to_string().contains("entry 6 is of term 2"));
+        // A later leader has whatever was decided before.
+        logs.archive("archive", (0, 0), &[&SHARED[..], &DECIDED].concat());
+        logs.node("foreign", (0, 0), &[(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 3)], 6);
+        let (found, end) = logs.restored(&["archive", "foreign"]);
+        assert_eq!(found, [&SHARED[..], &DECIDED].concat());
+        assert!(end.expect_err("they contradict").to_string().contains("do not belong together"));
     }
 }

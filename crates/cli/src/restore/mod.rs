@@ -44,8 +44,8 @@ pub struct RestoreArgs {
     /// The folder that `onetrip backup` made
     #[arg(long, value_name = "DIR")]
     backup: PathBuf,
-    /// The log since the backup: an archive, or the folder of a stopped node of the cluster (repeat it for more)
-    /// [default: only the log in the backup itself]
+    /// The log since the backup: an archive, or the folder of a stopped node of the cluster. Repeat it for all that are
+    /// left: where they differ, what was decided is restored [default: only the log in the backup itself]
     #[arg(long, value_name = "DIR")]
     log: Vec<PathBuf>,
     /// Restore up to and including this log entry [default: all entries]
@@ -95,12 +95,13 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     };
     let when = restored.time_ms.map_or(String::new(), |ms| format!(", decided at {}", manifest::time_text(ms)));
     say!(
-        "{}: node {} in {} of the new cluster {}, at position {}{when}; start it with: onetrip start --data {}",
+        "{}: node {} in {} of the new cluster {}, at position {} of term {}{when}; start it with: onetrip start --data {}",
         data.display(),
         config.node,
         config.region,
         config.cluster,
         restored.index,
+        restored.term,
         data.display()
     );
     Ok(ExitCode::SUCCESS)
@@ -141,6 +142,9 @@ fn make(
     let mut entries = Entries::open(&backup.join(manifest::LOG), logs)?;
     if let Some((path, other)) = entries.clusters().find(|(_, cluster)| **cluster != manifest.cluster) {
         bail!("{} is the log of cluster {other}, but the backup is of cluster {}", path.display(), manifest.cluster);
+    }
+    for (path, index, term) in entries.ends() {
+        say!("the log of the node in {} ends at entry {index} of term {term}", path.display());
     }
     let place = args.place.choose()?;
     let mut config = config(args, manifest, &place, bin_dir, data)?;

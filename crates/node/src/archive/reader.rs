@@ -4,7 +4,7 @@
 use super::{ArchiveError, Identity, Result};
 use crate::disk::segment::{Segment, Slot, Tail};
 use crate::disk::segment_numbers;
-use onetrip_core::LogIndex;
+use onetrip_core::{LogIndex, Term};
 use raft::eraftpb::Entry as RaftEntry;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +29,8 @@ struct Loaded {
     number: u64,
     segment: Segment,
     slots: Vec<(Slot, u64)>,
+    /// The term of the entry before its first.
+    before: u64,
     /// Up to this time nothing beyond its last entry was decided.
     end_time_ms: u64,
 }
@@ -83,6 +85,18 @@ impl Reader {
         Ok(Some(Stored { entry, time_ms: Some(time_ms) }))
     }
 
+    /// The term of the entry before `index`, if the entry at `index` is there.
+    pub fn term_before(&mut self, index: LogIndex) -> Result<Option<Term>> {
+        let place = self.firsts.partition_point(|first| *first <= index.0);
+        let Some(number) = place.checked_sub(1).map(|place| self.firsts[place]) else { return Ok(None) };
+        let loaded = self.load(number)?;
+        if index.0 >= loaded.next() {
+            return Ok(None);
+        }
+        let before = (index.0 - number).checked_sub(1).map(|place| loaded.slots[place as usize].0.term);
+        Ok(Some(Term(before.unwrap_or(loaded.before))))
+    }
+
     fn load(&mut self, number: u64) -> Result<&Loaded> {
         if self.loaded.as_ref().is_none_or(|l| l.number != number) {
             let is_last = self.firsts.last() == Some(&number);
@@ -97,7 +111,7 @@ impl Loaded {
         let segment = Segment::open_to_read(dir, number)?;
         let damaged = |why: String| ArchiveError::damaged(&segment.path, why);
         let mut slots: Vec<(Slot, u64)> = Vec::new();
-        let (mut offset, mut records, mut time) = (0, 0, 0);
+        let (mut offset, mut records, mut time, mut before) = (0, 0, 0, 0);
         while let Some((record, end)) = segment.record_at(offset, records)? {
             let starts_here = record.previous.is_some_and(|p| p.index + 1 == number);
             if record.previous.is_some() != (offset == 0) || (offset == 0 && !starts_here) {
@@ -107,6 +121,7 @@ impl Loaded {
                 return Err(damaged(format!("record {records} at byte {offset} has no time, or an earlier one")));
             };
             time = at;
+            before = record.previous.map_or(before, |p| p.term);
             for (index, slot, _) in record.entries {
                 if index != number + slots.len() as u64 {
                     return Err(damaged(format!("entry {index} follows entry {}", number + slots.len() as u64 - 1)));
@@ -122,7 +137,7 @@ impl Loaded {
             Tail::Empty | Tail::Torn => return Err(damaged(format!("it breaks off at byte {offset}"))),
             Tail::Damaged => return Err(damaged(format!("record {records} at byte {offset} is damaged"))),
         }
-        Ok(Loaded { number, segment, slots, end_time_ms: time })
+        Ok(Loaded { number, segment, slots, before, end_time_ms: time })
     }
 
     /// The index after its last entry.
