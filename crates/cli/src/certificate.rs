@@ -27,27 +27,29 @@ pub struct CertificateArgs {
     /// The folder with the key of the cluster's authority, if that is kept elsewhere; it is not copied
     #[arg(long, value_name = "DIR", conflicts_with = "new_authority")]
     authority: Option<PathBuf>,
-    /// User to run as, if called by root
-    #[arg(long, default_value = ROOT_BECOMES)]
-    user: String,
+    /// User to run as, if called by root [default: the user that the node was made with]
+    #[arg(long)]
+    user: Option<String>,
 }
 
 pub fn run(args: &CertificateArgs) -> Result<ExitCode> {
     let data = std::path::absolute(&args.data).context("find the node's folder")?;
     let folder = data.join(tls::FOLDER);
-    // As the caller, who may be the only one to read it.
-    let elsewhere =
-        args.authority.as_ref().map(|elsewhere| Authority::load(elsewhere, &NodeConfig::load(&data)?.cluster));
-    let elsewhere = elsewhere.transpose()?;
-    become_user(&args.user, &data)?;
     let node = NodeConfig::load(&data)?;
     if !node.tls {
         bail!("{} has `tls = false`: it needs no certificate", data.display());
     }
-    let authority = match (&args.new_authority, elsewhere) {
-        (Some(new), _) => Authority::load_or_make(new, &node.cluster)?,
-        (None, Some(elsewhere)) => elsewhere,
-        (None, None) => Authority::load_for_node(&folder, &node.cluster)?,
+    // As the caller, who may be the only one to read it.
+    let given = match (&args.new_authority, &args.authority) {
+        (Some(new), _) => Some(Authority::load_or_make(new, &node.cluster)?),
+        (None, Some(elsewhere)) => Some(Authority::load(elsewhere, &node.cluster)?),
+        (None, None) => None,
+    };
+    let configured = node.postgres.as_ref().and_then(|p| p.user.as_deref());
+    become_user(args.user.as_deref().or(configured).unwrap_or(ROOT_BECOMES), &data)?;
+    let authority = match given {
+        Some(given) => given,
+        None => Authority::load_for_node(&folder, &node.cluster)?,
     };
     let issued = authority.issue_at(node.node, &node.addresses());
     let issued = issued.context("name the folder that has the key with --authority")?;

@@ -118,8 +118,6 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     let bin_dir = bin_dir(args.bin_dir.as_deref())?;
     let data = std::path::absolute(&args.data).context("find the data folder")?;
     let password = args.password_file.as_deref().map(password).transpose()?;
-    prepare_folder(&data, &args.user)?;
-    become_user(&args.user, &data)?;
     let mut nodes = plan(args, &topology, &bin_dir, &data)?;
     if let Some(region) = &args.region {
         nodes.retain(|node| node.region.as_str() == region);
@@ -129,6 +127,10 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
             return Err(BadUsage(why.into()).into());
         }
     }
+    prepare_folder(&data, &args.user)?;
+    // As the caller, who may be the only one to read it.
+    let authority = authority(args, &nodes)?;
+    become_user(&args.user, &data)?;
     let mut unfinished = Unfinished::take(&data)?;
     for node in &nodes {
         if node.data_dir.join(FILE_NAME).exists() {
@@ -138,7 +140,6 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
             bail!("{} exists already; nothing was changed", node.data_dir.display());
         }
     }
-    let authority = authority(args, &nodes)?;
     let cluster = nodes.first().map_or("", |node| node.cluster.as_str());
     let let_in = LetIn {
         trust: args.auth.map_or(args.lab.asked(), |auth| auth == Auth::Trust),

@@ -302,17 +302,23 @@ async fn settings_are_read_again(folder: &Path) -> Result<()> {
     until("all is well", || Ok(onetrip(&["status"], folder).output()?.status.success()))
 }
 
-/// Goal: a cluster whose authority's key lies in no node's folder lets a region join with a token that lends the key,
-/// and renews a certificate with the folder that has it.
+/// Goal: a cluster whose authority's key lies in no node's folder, but where the nodes' user cannot read it, lets a
+/// region join with a token that lends the key, and renews a certificate with the folder that has it.
 #[test]
 fn a_region_joins_while_the_authority_is_elsewhere() -> Result<()> {
     let folder = folder()?;
     let (data, topology) = (folder.path().join("nodes"), folder.path().join("topology.toml"));
-    let [authority, other] = ["authority", "other"].map(|name| data.join(name));
+    // Where only the caller comes, who may be root.
+    let closed = folder.path().join("closed");
+    std::fs::create_dir(&closed)?;
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700))?;
+    let [authority, other] = ["authority", "other"].map(|name| closed.join(name));
     std::fs::write(&topology, "[[region]]\nname = \"a\"\n")?;
-    let mut init = onetrip(&["init", "--cluster", "c"], &data);
+    // Not the user that root becomes unless told otherwise; who is not root stays who he is.
+    let mut init = onetrip(&["init", "--cluster", "c", "--user", "nobody"], &data);
     let made = init.arg("--topology").arg(&topology).arg("--authority").arg(&authority).output()?;
     ensure!(made.status.success(), "{}", told(&made));
+    assert_eq!(std::fs::metadata(authority.join("ca.key"))?.uid(), nix::unistd::geteuid().as_raw());
     let (a, b) = (data.join("a"), data.join("b"));
     ensure!(authority.join("ca.key").exists() && !a.join("tls/ca.key").exists() && a.join("tls/ca.crt").exists());
     let first = Node::start(&a, "text")?;
@@ -325,7 +331,8 @@ fn a_region_joins_while_the_authority_is_elsewhere() -> Result<()> {
     };
     let from = NodeConfig::load(&a)?.listen.to_string();
     let join = |token: Option<String>| -> Result<Command> {
-        let mut join = onetrip(&["join", "--from", &from, "--region", "b", "--until-stdin-closes"], &b);
+        let join = ["join", "--from", &from, "--region", "b", "--user", "nobody", "--until-stdin-closes"];
+        let mut join = onetrip(&join, &b);
         join.env("ONETRIP_TOKEN", token.context("a token")?);
         Ok(join)
     };
