@@ -24,7 +24,7 @@ use onetrip_node::tls::{self, Authority};
 
 use crate::join_token::first_line;
 use crate::lab::LabArgs;
-use crate::BadUsage;
+use crate::{place, BadUsage};
 
 /// Make the nodes of a new cluster, each with an empty PostgreSQL
 ///
@@ -126,6 +126,9 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
                        (or --no-tls)";
             return Err(BadUsage(why.into()).into());
         }
+    }
+    if let [node] = &nodes[..] {
+        place::warn_if_only_here(node.listen, "`host` in the topology");
     }
     prepare_folder(&data, &args.user)?;
     // As the caller, who may be the only one to read it.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use onetrip_client::ports;
+use onetrip_client::{complain, ports};
 
 use crate::BadUsage;
 
@@ -33,6 +33,7 @@ pub struct Place {
     pub listen: SocketAddr,
     /// Where the others reach it.
     pub address: String,
+    by_default: bool,
     pub http: SocketAddr,
     /// PostgreSQL's port.
     pub port: u16,
@@ -55,7 +56,28 @@ impl PlaceArgs {
             }
             None => listen.to_string(),
         };
-        Ok(Place { listen, address, http: SocketAddr::new(loopback, port(self.http)?), port: port(self.port)? })
+        let by_default = self.listen.is_none() && self.address.is_none();
+        let http = SocketAddr::new(loopback, port(self.http)?);
+        Ok(Place { listen, address, by_default, http, port: port(self.port)? })
+    }
+}
+
+impl Place {
+    /// For the first node of a cluster.
+    pub fn warn_if_only_here(&self) {
+        if self.by_default {
+            warn_if_only_here(self.listen, "--listen IP:PORT");
+        }
+    }
+}
+
+/// `named_by`: where the caller could have named another address.
+pub fn warn_if_only_here(listen: SocketAddr, named_by: &str) {
+    if listen.ip().is_loopback() {
+        complain!(
+            "warning: the node listens on {listen}, so no region can join from another machine; its address cannot be \
+             changed later, and is named by {named_by}"
+        );
     }
 }
 

@@ -421,6 +421,7 @@ fn config(args: &AdoptArgs, old: &Old, postgres_port: u16, listen_addresses: &st
     let cluster = args.cluster.clone().map_or_else(init::random_name, Ok)?;
     tls::check_cluster_name(&cluster).map_err(BadUsage)?;
     let place = args.place.choose()?;
+    place.warn_if_only_here();
     // What node.toml says of the first members are addresses.
     let address = place.address.parse();
     let address =

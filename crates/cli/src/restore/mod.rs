@@ -147,6 +147,7 @@ fn make(
         say!("the log of the node in {} ends at entry {index} of term {term}", path.display());
     }
     let place = args.place.choose()?;
+    place.warn_if_only_here();
     let mut config = config(args, manifest, &place, bin_dir, data)?;
     let raw = std::fs::read(backup.join(manifest::CHECKPOINT)).context("read the backup's checkpoint")?;
     let restore = Restore {
