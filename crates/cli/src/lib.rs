@@ -2,7 +2,7 @@
 //! program that is shipped.
 //!
 //! Exit codes: 0 all is well; 1 the command failed, `check` found a difference, or `status` a problem; 2 it was called
-//! wrongly.
+//! wrongly; 3 the node is not a member any more.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -116,7 +116,12 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             complain!("onetrip: {}", without_errno(told(&error)));
-            ExitCode::from(if error.is::<BadUsage>() { 2 } else { 1 })
+            ExitCode::from(match error.downcast_ref() {
+                _ if error.is::<BadUsage>() => 2,
+                // Whoever starts nodes again need not start this one.
+                Some(onetrip_node::Error::Removed(_)) => 3,
+                _ => 1,
+            })
         }
     }
 }

@@ -220,7 +220,16 @@ async fn a_region_joins(data: &Path, of: &Path) -> Result<()> {
     ensure!(check.status.success() && told(&check).contains("equal"), "{}", told(&check));
     let left = onetrip(&["leave"], of).args(["--node", "d"]).output()?;
     ensure!(left.status.success(), "{}", told(&left));
-    drop(node);
+    // What starts nodes again knows by the exit code that this one is none any more; so at each start.
+    let mut node = node;
+    let mut ended = None;
+    until("the node that left ends", || {
+        ended = node.0.try_wait()?;
+        Ok(ended.is_some())
+    })?;
+    assert_eq!(ended.and_then(|status| status.code()), Some(3));
+    let again = onetrip(&["start"], &folder).output()?;
+    ensure!(again.status.code() == Some(3), "{:?}: {}", again.status, told(&again));
     std::fs::remove_dir_all(&folder)?;
     Ok(())
 }
