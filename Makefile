@@ -253,7 +253,7 @@ lint-monitoring: setup-lint
 
 # The scripts in t/ are sourced by test/run.sh, whose variables they use.
 lint-scripts: setup-lint
-	shellcheck --severity=warning .ci/run scripts/*.sh extension/test/run.sh packaging/postinst packaging/postrm
+	shellcheck --severity=warning .ci/run scripts/*.sh extension/test/run.sh packaging/preinst packaging/postinst packaging/postrm
 	@scripts/test-quiet.sh
 	shellcheck --severity=warning --shell=bash --exclude=SC2154 extension/test/t/*.sh
 

@@ -2,7 +2,7 @@
 # Makes a backup of a node, keeps the last KEEP backups, and removes the segments of the archive that none of these needs.
 # For cron or a systemd timer; exits with status 0 only if the new backup is complete.
 #
-#   scripts/backup.sh NODE_FOLDER BACKUPS_FOLDER ARCHIVE_FOLDER KEEP
+#   backup.sh NODE_FOLDER BACKUPS_FOLDER ARCHIVE_FOLDER KEEP
 #
 # ONETRIP names the program (default: onetrip on the PATH, else the one built here).
 set -euo pipefail

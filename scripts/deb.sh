@@ -103,12 +103,11 @@ needs() {
 DESTDIR=$work/onetrip PREFIX=/usr scripts/install.sh command "$build"
 gzip -9n "$work/onetrip"/usr/share/man/man1/*.1
 mkdir -p "$work/onetrip/DEBIAN"
-install -m 755 packaging/postinst packaging/postrm "$work/onetrip/DEBIAN/"
+install -m 755 packaging/preinst packaging/postinst packaging/postrm "$work/onetrip/DEBIAN/"
 libraries=$(needs "$work/onetrip/usr/bin/onetrip")
 [ -n "$libraries" ] || fail "dpkg-shlibdeps does not say what the command needs"
 package onetrip "$work/onetrip" "Depends: $libraries, \
-systemd | systemd-standalone-sysusers | systemd-sysusers, systemd | systemd-standalone-tmpfiles | systemd-tmpfiles
-Suggests: logrotate" \
+systemd | systemd-standalone-sysusers | systemd-sysusers, systemd | systemd-standalone-tmpfiles | systemd-tmpfiles" \
 "PostgreSQL in every region, one database: the node
 The onetrip command: it makes, runs, watches, checks, backs up and restores
 the nodes of a cluster. Each region has a node and, unless it is a witness,

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs what `make build` has built, for `make install` and for the packages: the command with its manual pages,
-# completions and the files by which systemd and logrotate know it, or the extension.
+# completions, the script for backups and the files by which systemd knows it, or the extension.
 #
 #   scripts/install.sh command BUILD_FOLDER     BUILD_FOLDER: of cargo, with release/ in it
 #   scripts/install.sh extension                into the PostgreSQL that PG_CONFIG names
@@ -36,7 +36,7 @@ case "${1:-}" in
         put 644 "$pages/onetrip@.service" "$prefix/lib/systemd/system/onetrip@.service"
         put 644 packaging/sysusers.conf "$prefix/lib/sysusers.d/onetrip.conf"
         put 644 packaging/tmpfiles.conf "$prefix/lib/tmpfiles.d/onetrip.conf"
-        put 644 packaging/logrotate /etc/logrotate.d/onetrip
+        put 755 scripts/backup.sh "$prefix/share/onetrip/backup.sh"
         ;;
     extension)
         make --no-print-directory -s -C extension PG_CONFIG="$PG_CONFIG" DESTDIR="$destination" install >/dev/null

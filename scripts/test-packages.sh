@@ -124,7 +124,7 @@ exposure=$(inside systemd-analyze security --offline=true /usr/lib/systemd/syste
     tee -a "$work/security.log" | sed -n 's/.*Overall exposure level for [^:]*: \([0-9]*\)\.\([0-9]\).*/\1\2/p')
 [ -n "$exposure" ] && [ "$exposure" -le 30 ] || fail "the unit is exposed: ${exposure:-?} of 100"
 ok the_unit_is_confined
-inside apt-get install -y -q --no-install-recommends systemd-sysv dbus logrotate zsh man-db >"$work/tools.log" 2>&1 ||
+inside apt-get install -y -q --no-install-recommends systemd-sysv dbus zsh man-db >"$work/tools.log" 2>&1 ||
     fail "no tools"
 inside bash -c 'source /usr/share/bash-completion/completions/onetrip; COMP_WORDS=(onetrip sta); COMP_CWORD=1
     _onetrip onetrip sta onetrip; echo "${COMPREPLY[*]}"' | grep -qx 'start status' || fail "bash completes nothing"
@@ -181,7 +181,7 @@ query us-east-1 "COPY account TO '/usr/outside'" >"$work/outside.log" 2>&1 && fa
 grep -q 'Read-only file system' "$work/outside.log" || fail "a file in /usr is refused for another reason"
 ok the_unit_confines_postgresql
 
-# ---- a node that is killed alone, and logs that are rotated ----
+# ---- a node that is killed alone ----
 
 server=$(head -n 1 "$system/var/lib/onetrip/us-east-2/postgres/postmaster.pid")
 booted systemctl kill --signal=KILL --kill-whom=main onetrip@us-east-2
@@ -192,12 +192,6 @@ within 60 "the PostgreSQL that went on is adopted" adopted
 within 60 "status is well again" onetrip status --data /var/lib/onetrip
 [ "$(head -n 1 "$system/var/lib/onetrip/us-east-2/postgres/postmaster.pid")" = "$server" ] || fail "it is another server"
 ok a_server_outlives_its_node
-booted logrotate --force /etc/logrotate.d/onetrip >"$work/logrotate.log" 2>&1 || fail "logrotate failed"
-[ ! -s "$system/var/lib/onetrip/us-east-1/postgres.log" ] || fail "postgres.log was not emptied"
-ls "$system"/var/lib/onetrip/us-east-1/postgres.log-* >"$work/logrotate.log" || fail "postgres.log was not kept"
-query us-east-1 "DO \$\$BEGIN RAISE LOG 'after the rotation'; END\$\$"
-within 10 "PostgreSQL goes on in the same log" grep -q 'after the rotation' "$system/var/lib/onetrip/us-east-1/postgres.log"
-ok logs_are_rotated
 booted systemctl stop "${units[@]}" >"$work/stop.log" 2>&1 || fail "the units do not stop"
 for unit in "${units[@]}"; do
     [ "$(booted systemctl show -P Result "$unit")" = success ] || fail "$unit did not end well"
@@ -210,7 +204,7 @@ wait $container || fail "the system does not go down"
 # ---- gone again ----
 
 inside dpkg --purge postgresql-15-onetrip onetrip >"$work/purge.log" 2>&1 || fail "the packages cannot be removed"
-[ ! -e "$system/usr/bin/onetrip" ] && [ ! -e "$system/etc/logrotate.d/onetrip" ] || fail "something stays"
+[ ! -e "$system/usr/bin/onetrip" ] && [ ! -e "$system/usr/share/onetrip" ] || fail "something stays"
 [ -e "$system/var/lib/onetrip/us-east-1/node.toml" ] || fail "purge has removed a node"
 ok data_outlives_the_packages
 
