@@ -5,6 +5,7 @@
 //! progress.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -93,6 +94,9 @@ pub fn run(args: &JoinArgs) -> Result<ExitCode> {
 /// Asks a member to let this node join, and writes its folder.
 fn prepare(args: &JoinArgs, token: &JoinToken, data: &Path) -> Result<NodeConfig> {
     let place = args.place.choose()?;
+    if is_elsewhere(&args.from) {
+        place.warn_if_only_here();
+    }
     // A witness needs no PostgreSQL, and only the token says what this node is to be.
     let is_there = |bin_dir: &PathBuf| args.place.bin_dir.is_some() || bin_dir.join("postgres").is_file();
     let bin_dir = postgres::bin_dir(args.place.bin_dir.as_deref()).ok().filter(is_there);
@@ -109,6 +113,11 @@ fn prepare(args: &JoinArgs, token: &JoinToken, data: &Path) -> Result<NodeConfig
     // Last: a folder with a node.toml is a complete node.
     config.save()?;
     Ok(config)
+}
+
+/// Whether the member may be on another machine.
+fn is_elsewhere(member: &str) -> bool {
+    !member.parse::<SocketAddr>().is_ok_and(|member| member.ip().is_loopback())
 }
 
 fn config(args: &JoinArgs, reply: &JoinReply, place: &Place, data: &Path) -> Result<NodeConfig> {
@@ -216,4 +225,15 @@ fn done(status: &Value) -> String {
     let port =
         status["postgres"]["port"].as_u64().map_or(String::new(), |p| format!("; its PostgreSQL listens on port {p}"));
     format!("node {} in {} is a {role} now{port}", status["node"], status["region"].as_str().unwrap_or("?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_on_loopback_is_on_this_machine() {
+        assert!(!is_elsewhere("127.0.0.1:7100") && !is_elsewhere("[::1]:7100"));
+        assert!(is_elsewhere("10.0.1.10:7100") && is_elsewhere("db.example:7100"));
+    }
 }

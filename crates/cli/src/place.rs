@@ -63,7 +63,6 @@ impl PlaceArgs {
 }
 
 impl Place {
-    /// For the first node of a cluster.
     pub fn warn_if_only_here(&self) {
         if self.by_default {
             warn_if_only_here(self.listen, "--listen IP:PORT");
@@ -75,8 +74,8 @@ impl Place {
 pub fn warn_if_only_here(listen: SocketAddr, named_by: &str) {
     if listen.ip().is_loopback() {
         complain!(
-            "warning: the node listens on {listen}, so no region can join from another machine; its address cannot be \
-             changed later, and is named by {named_by}"
+            "warning: the node listens on {listen}, which no other machine can reach, so no region can join from another \
+             machine; its address cannot be changed later, and is named by {named_by}"
         );
     }
 }

@@ -65,8 +65,11 @@ pub fn run(args: &TokenArgs) -> Result<ExitCode> {
     let answer = admin.post("/token", &body)?;
     let token = answer["token"].as_str().context("the node's answer contains no token")?;
     say!("{token}");
+    // By default the new node would listen where no other machine reaches it.
+    let listen = if admin.node.listen.ip().is_loopback() { "" } else { " --listen IP:PORT" };
     complain!(
-        "One {} can join with it, once, within {} min. On the new machine:\n  onetrip join --from {} --token {token} --region REGION --data DIR",
+        "One {} can join with it, once, within {} min. On the new machine:\n  onetrip join --from {} --token {token} \
+         --region REGION --data DIR{listen}",
         args.role.name(),
         args.valid,
         admin.node.listen,
