@@ -687,9 +687,11 @@ ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	List	   *access_methods = NIL;
 	Node	   *node = IsTransactionState() ?
 		ot_ddl_choose_access_method(pstmt->utilityStmt, &access_methods) : pstmt->utilityStmt;
+	/* the entry's own statement, and none of a function or a script */
+	bool		of_entry = replaying && utility_depth == 0;
 
 	if (replaying && utility_depth > 0 && context != PROCESS_UTILITY_SUBCOMMAND &&
-		!creating_extension && GetCommandLogLevel(node) == LOGSTMT_DDL)
+		!creating_extension && (GetCommandLogLevel(node) == LOGSTMT_DDL || IsA(node, ReindexStmt)))
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
 				 errmsg("a function that the statement calls runs %s in region \"%s\"",
@@ -703,9 +705,9 @@ ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	PG_TRY();
 	{
 		utility_depth++;
-		if (replaying && ot_index_is_job(node))
+		if (of_entry && ot_index_is_job(node))
 			(void) ot_index_define((IndexStmt *) node, query);
-		else if (replaying && IsA(node, ReindexStmt))
+		else if (of_entry && IsA(node, ReindexStmt))
 		{
 			if (ot_reindex_is_concurrent((ReindexStmt *) node))
 				ot_reindex_define((ReindexStmt *) node);
@@ -780,7 +782,11 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 
 	/* Also for statements that an extension's script runs. */
 	if (recorded != NULL && IsTransactionState())
+	{
 		ot_ddl_lock_relations(node);
+		if (creating_extension)
+			ot_index_jobs_finish(node);
+	}
 
 	/* Nothing below may look at catalogs in a failed transaction. */
 	if (IsA(node, TransactionStmt) || !IsTransactionState() ||

@@ -519,8 +519,13 @@ ddl_index_finish(Oid table, Oid index)
 Oid
 ot_index_named(ReindexStmt *stmt)
 {
-	Oid			index = get_relname_relid(stmt->relation->relname, get_namespace_oid(stmt->relation->schemaname, false));
+	Oid			index;
 
+	if (stmt->relation == NULL || stmt->relation->schemaname == NULL)
+		ereport(ERROR,
+				(errcode(OT_ERR_PROTOCOL),
+				 errmsg("entry contains REINDEX without an index and its schema")));
+	index = get_relname_relid(stmt->relation->relname, get_namespace_oid(stmt->relation->schemaname, false));
 	if (!OidIsValid(index))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
@@ -804,10 +809,14 @@ ot_index_job_undo(Relation rel)
 	{
 		FormData_pg_index state;
 
-		if (ot_index_read_state(lfirst_oid(lc), &state) && state.indisready &&
-			!(state.indisunique && state.indisvalid))
-			ddl_index_take_out_of_use(rel, lfirst_oid(lc),
-									  "An entry could not be applied, perhaps because this index cannot take a row.");
+		if (!ot_index_read_state(lfirst_oid(lc), &state) || !state.indisready ||
+			(state.indisunique && state.indisvalid))
+			continue;
+		/* nobody may go on reading an index that gets no more rows, and another file */
+		if (state.indisvalid)
+			LockRelation(rel, AccessExclusiveLock);
+		ddl_index_take_out_of_use(rel, lfirst_oid(lc),
+								  "An entry could not be applied, perhaps because this index cannot take a row.");
 	}
 }
 

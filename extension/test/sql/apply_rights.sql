@@ -122,6 +122,25 @@ SELECT unit.apply(:'of_multirange'::bytea);
 SHOW lock_timeout;
 ROLLBACK;
 
+-- REINDEX by a function of a statement, or by the script of an extension, is none that is an entry of its own.
+\c - mallory
+SET search_path = mallory;
+:quiet;
+CREATE TABLE reindexed (id int PRIMARY KEY, v int);
+CREATE INDEX reindexed_v ON reindexed (v);
+INSERT INTO reindexed VALUES (1, 1);
+CREATE FUNCTION reindexes(v int) RETURNS int LANGUAGE plpgsql VOLATILE AS 'BEGIN REINDEX INDEX mallory.index_t_pkey; RETURN v; END';
+CREATE FUNCTION hides(v int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN mallory.reindexes(v); END';
+BEGIN;
+CREATE INDEX ON reindexed (hides(v));
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+\c - :super
+SET search_path = mallory;
+BEGIN;
+SELECT unit.apply(:'write_set'::bytea);
+ROLLBACK;
+
 -- With the writer's search_path the writer's functions are found: they run as the writer, not as the table's owner.
 CREATE ROLE eve LOGIN;
 CREATE SCHEMA eve AUTHORIZATION eve;
