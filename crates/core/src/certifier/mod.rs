@@ -296,6 +296,11 @@ impl Certifier {
         self.arriving.as_ref().is_some_and(|arriving| !arriving.is_empty())
     }
 
+    /// Those that wait for that and have not been decided, the next one first.
+    pub fn waiting(&self) -> impl Iterator<Item = TxnId> + '_ {
+        self.waiting.iter().copied().filter(|txn| self.outcomes.get(txn) == Outcome::Unknown)
+    }
+
     /// It is the transaction whose parts count, or it waits for that.
     pub fn is_to_arrive(&self, txn: &TxnId) -> bool {
         self.arriving.as_ref().is_some_and(|arriving| arriving.txn == *txn) || self.waiting.contains(txn)

@@ -56,7 +56,7 @@ pub use row_locks::LockSession;
 use row_locks::RowLocks;
 use storage::Snapshots;
 
-use crate::certifier::{Certifier, CommittedIndexes, Decision};
+use crate::certifier::{Certifier, CommittedIndexes, Decision, Verdict};
 use crate::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Notice, Output};
 use crate::entry::Entry;
 use crate::error::Error;
@@ -77,7 +77,8 @@ const POSITION_TICKS: u64 = 25;
 /// How often consensus is told where the part near the end of the log begins.
 const NEAR_TICKS: u64 = 5;
 /// A transaction of which no further part has arrived for this long is cancelled: 10 s, or 2 s on the node that it
-/// comes from if nobody there waits for it any more.
+/// comes from if nobody there waits for it any more.  If nothing else of that node has been decided for as long, all
+/// that it has waiting is cancelled too: each would otherwise hold up the other regions for as long again.
 const ARRIVING_TICKS: u64 = 500;
 const ABANDONED_TICKS: u64 = 100;
 /// The cancellation is proposed again this often.
@@ -131,6 +132,9 @@ pub struct Replica<S: Store, O> {
     checkpoint_waits: bool,
     /// How much of which transaction has arrived, and since which tick nothing more has.
     arriving: (Option<(TxnId, usize)>, u64),
+    /// The node that it comes from, whether it is this one and nobody here knows of it; and since which tick that is so
+    /// and nothing of that node has been decided.
+    silent: (Option<(NodeId, bool)>, u64),
     snapshots: Snapshots,
     bytes_since_checkpoint: u64,
     /// The order to make PostgreSQL's data folder anew, if there is one.
@@ -201,6 +205,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             checkpoint_under_way: false,
             checkpoint_waits: false,
             arriving: (None, 0),
+            silent: (None, 0),
             snapshots: Snapshots::default(),
             bytes_since_checkpoint: 0,
             rebuild: None,
@@ -349,18 +354,27 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     fn cancel_what_stopped_arriving<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
         let now = self.certifier.arriving().map(|arriving| (arriving.txn, arriving.len()));
         let has_leader = self.consensus.leadership().leader.is_some();
-        let (before, since) = self.arriving;
-        let Some((txn, _)) = now.filter(|_| now == before && has_leader) else {
-            self.arriving = (now, self.tick);
-            return Ok(());
-        };
         // What the router knows of it, it cancels itself.
-        let is_abandoned = txn.node == self.id && !self.router.is_large(&txn);
-        if self.tick < since + if is_abandoned { ABANDONED_TICKS } else { ARRIVING_TICKS } {
+        let is_abandoned = |txn: &TxnId| txn.node == self.id && !self.router.is_large(txn);
+        let silent = now.map(|(txn, _)| (txn.node, is_abandoned(&txn)));
+        if now != self.arriving.0 || !has_leader {
+            self.arriving = (now, self.tick);
+        }
+        if silent != self.silent.0 || !has_leader {
+            self.silent = (silent, self.tick);
+        }
+        let Some((txn, _)) = now else { return Ok(()) };
+        let most = if is_abandoned(&txn) { ABANDONED_TICKS } else { ARRIVING_TICKS };
+        let is_silent = self.tick >= self.silent.1 + most;
+        if !is_silent && self.tick < self.arriving.1 + most {
             return Ok(());
         }
+        let same = self.certifier.waiting().filter(|next| is_silent && next.node == txn.node);
+        let same = same.filter(|next| next.node != self.id || is_abandoned(next));
+        let stopped: Vec<TxnId> = std::iter::once(txn).chain(same).collect();
         self.arriving.1 += CANCEL_TICKS;
-        self.propose(Entry::encode_cancel(&txn), host)
+        self.silent.1 += CANCEL_TICKS;
+        stopped.iter().try_for_each(|txn| self.propose(Entry::encode_cancel(txn), host))
     }
 
     pub fn tick<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
@@ -512,6 +526,15 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             }
             if matches!(decision, Decision::Decided { .. }) {
                 self.end_row_locks(txn, host);
+            }
+            // Other nodes cancel it, and say with parts without bytes what their servers have written of it.
+            let comes_from_it = match decision {
+                Decision::Part { counts } => counts,
+                Decision::Decided { verdict, .. } => verdict != Verdict::Cancelled,
+                _ => decision == Decision::NoTransaction,
+            };
+            if comes_from_it && self.silent.0 == Some((txn.node, false)) {
+                self.silent.1 = self.tick;
             }
             let way = match self.router.is_pending(&txn) {
                 true => Way { held_by: self.held_by(entry.index), committed: known },

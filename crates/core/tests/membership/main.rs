@@ -1,5 +1,6 @@
 //! Members join, are promoted, are replaced and leave; with snapshots, and restarts in between.
 
+mod arriving;
 mod everywhere;
 mod leases;
 mod liar;
