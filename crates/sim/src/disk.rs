@@ -5,8 +5,10 @@
 //!   power.
 //! - `safe` is what the disk has for certain; `tail` is what was written after that, in order.  A write that could
 //!   not be synced stays in the cache, and no later sync writes it unless somebody writes it again.
-//! - A loss of power keeps the safe part, and the writes of the tail up to the first one that is not on disk, each
-//!   of them whole or not at all (records carry a checksum and a number).  Nothing else is ever lost.
+//! - A loss of power keeps the safe part, and any of the writes of the tail, each of them whole or not at all (records
+//!   carry a checksum and a number).  Whoever opens the log drops those behind the first one that is missing, as the
+//!   daemon does; how it knows that none of them was promised is tested there, with pages that are lost one by one.
+//!   Nothing else is ever lost.
 //! - A checkpoint is written whole, or not at all.  While the folder is not synced, a loss of power may bring back
 //!   the one before it.  The mark of a log that starts anew is durable at once, because crashes can come at the
 //!   stages before and after it.

@@ -117,7 +117,7 @@ impl Loaded {
             if record.previous.is_some() != (offset == 0) || (offset == 0 && !starts_here) {
                 return Err(damaged(format!("record {records} at byte {offset} does not belong in this file")));
             }
-            let Some(at) = record.time_ms.filter(|at| *at >= time) else {
+            let Some(at) = record.stamp.filter(|at| *at >= time) else {
                 return Err(damaged(format!("record {records} at byte {offset} has no time, or an earlier one")));
             };
             time = at;
@@ -130,7 +130,7 @@ impl Loaded {
             }
             (offset, records) = (end, records + 1);
         }
-        match segment.tail_after(offset, records)? {
+        match segment.tail_after(offset, records, |_, _| true)? {
             // The node is still writing to it, or stopped while it was.
             Tail::Empty | Tail::Torn if is_last => {}
             Tail::Empty if records > 0 => {}

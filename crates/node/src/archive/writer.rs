@@ -69,10 +69,10 @@ impl Writer {
         while let Some((record, end)) = segment.record_at(offset, number)? {
             let last = record.entries.last().map(|(index, slot, _)| Previous::new(*index, slot.term));
             self.last = last.or(self.last);
-            self.time_ms = record.time_ms.unwrap_or(0).max(self.time_ms);
+            self.time_ms = record.stamp.unwrap_or(0).max(self.time_ms);
             (offset, number) = (end, number + 1);
         }
-        match segment.tail_after(offset, number)? {
+        match segment.tail_after(offset, number, |_, _| true)? {
             Tail::Damaged => {
                 return Err(ArchiveError::damaged(
                     &segment.path,

@@ -11,6 +11,7 @@
 //!   is larger than those is synced twice.
 
 use super::backlog::BacklogReader;
+use super::life::Life;
 use super::segment::{path_of, record_bytes, Previous, Segment, Slot, SlotReader, Tail, FIRST_RECORD_BYTES};
 use super::snapshot::SnapshotReader;
 use super::spare::Spare;
@@ -66,6 +67,9 @@ pub struct RaftLog {
     cached_bytes: usize,
     cache_bytes_max: usize,
     next_record: u64,
+    /// All records before this one are known to be durable.
+    durable: u64,
+    life: Life,
     segment_bytes: u64,
     spare: Spare,
     spans: Spans,
@@ -106,6 +110,8 @@ impl RaftLog {
             std::fs::remove_file(&file).map_err(Error::disk(&file, "removing the file"))?;
             sync_dir(dir)?;
         }
+        log.durable = log.next_record;
+        log.life = Life::begin(dir, log.next_record)?;
         if log.segments.is_empty() {
             log.next_segment(Previous::default())?;
         }
@@ -141,6 +147,8 @@ impl RaftLog {
             cached_bytes: 0,
             cache_bytes_max: CACHE_BYTES_MAX,
             next_record: 0,
+            durable: 0,
+            life: Life::default(),
             segment_bytes,
             spare: Spare::new(dir),
             spans: Spans::default(),
@@ -170,11 +178,12 @@ impl RaftLog {
 
     /// What was written up to this number by [`RaftLog::begin_append`] is durable, if that is news.
     pub fn take_synced(&mut self) -> Result<Option<u64>> {
-        let Some((number, took)) = self.syncer.as_mut().map_or(Ok(None), Syncer::take_synced)? else {
+        let Some(synced) = self.syncer.as_mut().map_or(Ok(None), Syncer::take_synced)? else {
             return Ok(None);
         };
-        self.took(took);
-        Ok(Some(number))
+        self.took(synced.took);
+        self.durable = self.durable.max(synced.records);
+        Ok(Some(synced.number))
     }
 
     /// Waits until nobody else syncs, so that a sync by this thread hears of every failure.
@@ -228,23 +237,24 @@ impl RaftLog {
     fn replay(&mut self) -> Result<Option<(u64, u64)>> {
         let numbers = segment_numbers(&self.dir)?;
         let closed = read_closed(&self.dir)?;
+        let life = Life::read(&self.dir)?;
         let mut is_cut = false;
         for (n, number) in numbers.iter().enumerate() {
             if n > 0 && *number != numbers[n - 1] + 1 {
                 let file = path_of(&self.dir, numbers[n - 1] + 1);
                 return Err(Error::Corrupted { file, why: "this segment of the log is missing".into() });
             }
-            is_cut = self.replay_segment(*number, n + 1 == numbers.len(), is_cut)?;
+            is_cut = self.replay_segment(*number, n + 1 == numbers.len(), is_cut, life)?;
         }
         Ok(closed)
     }
 
-    /// `is_cut`: the segments before this one are left over from a cut that a crash interrupted.  Returns whether this
-    /// one is left over too.
-    fn replay_segment(&mut self, number: u64, is_last: bool, is_cut: bool) -> Result<bool> {
+    /// `is_cut`: the segments before this one are left over from a cut that a crash interrupted.  `life`: the last one,
+    /// if it did not close the log.  Returns whether this segment is left over too.
+    fn replay_segment(&mut self, number: u64, is_last: bool, is_cut: bool, life: Option<Life>) -> Result<bool> {
         let open = if self.read_to.is_some() { Segment::open_to_read } else { Segment::open };
         let mut segment = open(&self.dir, number)?;
-        let mut offset = 0;
+        let (mut offset, mut last_stamp) = (0, None);
         if self.segments.is_empty() {
             // The first record of the oldest segment may have any number.
             self.next_record = segment.first_number()?.unwrap_or(0);
@@ -284,7 +294,7 @@ impl RaftLog {
                 self.spans.append(LogIndex(index), slot.kind, &data);
                 self.slots.push_back(slot);
             }
-            offset = end;
+            (offset, last_stamp) = (end, record.stamp);
             self.next_record += 1;
         }
         segment.end = offset;
@@ -298,7 +308,13 @@ impl RaftLog {
                 return Err(segment.corrupted(why));
             }
         }
-        match segment.tail_after(offset, self.next_record)? {
+        let hole = self.next_record;
+        // The first record of a segment is durable before the second is written.
+        let shows = |found, stamp| offset == 0 || life.is_none_or(|life| life.shows(hole, last_stamp, found, stamp));
+        match segment.tail_after(offset, hole, shows)? {
+            _ if is_last && life.is_some_and(|life| hole < life.first) => {
+                return Err(segment.corrupted(format!("record {hole} at byte {offset} is damaged or missing")))
+            }
             // A crash came before the segment was cut to the length of its records.
             Tail::Empty if !is_last && self.read_to.is_none() && offset < segment.size() => segment.trim()?,
             Tail::Empty => {}
@@ -308,9 +324,7 @@ impl RaftLog {
                 segment.trim()?;
             }
             Tail::Torn => return Err(segment.corrupted(format!("it breaks off at byte {offset}"))),
-            Tail::Damaged => {
-                return Err(segment.corrupted(format!("record {} at byte {offset} is damaged", self.next_record)))
-            }
+            Tail::Damaged => return Err(segment.corrupted(format!("record {hole} at byte {offset} is damaged"))),
         }
         if offset == 0 && is_last {
             // A crash came between making a segment and its first record, so it contains nothing.  Only the very first
@@ -358,6 +372,7 @@ impl RaftLog {
         self.settle()?;
         self.spare.close()?;
         self.active().trim()?;
+        Life::end(&self.dir)?;
         let body = format!("{} {}", self.next_record, self.last());
         let line = format!("{body} {:08x}\n", crc32fast::hash(body.as_bytes()));
         super::checkpoint::write_whole(&self.dir.join(CLOSED_FILE), line.as_bytes())
@@ -381,13 +396,15 @@ impl RaftLog {
             None => Segment::create(&self.dir, number, previous)?,
         };
         segment.write_ahead(FIRST_RECORD_BYTES, self.segment_bytes)?;
-        segment.append(self.next_record, Some(&self.hard_state), Some(previous), None, &[])?;
+        let mark = self.life.mark(self.next_record, self.next_record);
+        segment.append(self.next_record, Some(&self.hard_state), Some(previous), Some(mark), &[])?;
         segment.sync()?;
         if is_spare {
             segment.take_name(self.spare.path())?;
         }
         sync_dir(&self.dir)?;
         self.next_record += 1;
+        self.durable = self.next_record;
         self.segments.push_back(segment);
         Ok(())
     }
@@ -410,11 +427,12 @@ impl RaftLog {
             self.settle()?;
             self.active().write_ahead(bytes, segment_bytes)?;
         }
-        let slots = self.active().append(number, hard_state, None, None, entries)?;
+        let mark = self.life.mark(number, self.durable);
+        let slots = self.active().append(number, hard_state, None, Some(mark), entries)?;
+        self.next_record += 1;
         if sync {
             self.sync_from(start)?;
         }
-        self.next_record += 1;
         if self.active().end > segment_bytes / SPARE_FROM {
             self.spare.prepare(segment_bytes);
         }
@@ -442,7 +460,9 @@ impl RaftLog {
         let began = Instant::now();
         self.active().sync()?;
         self.took(began.elapsed());
-        self.active().confirm(start)
+        self.active().confirm(start)?;
+        self.durable = self.next_record;
+        Ok(())
     }
 
     /// Appends entries, which follow the last one.  `false`: they are not durable yet, and
@@ -462,7 +482,7 @@ impl RaftLog {
         }
         let (file, path) = (active.file.clone(), active.path.clone());
         if let Some(syncer) = &self.syncer {
-            syncer.hand_over(file, path, number);
+            syncer.hand_over(file, path, number, self.next_record);
         }
         Ok(false)
     }

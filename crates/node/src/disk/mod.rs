@@ -5,11 +5,13 @@
 //!
 //! Invariants:
 //! - When `append` returns `Ok` for something that must be synced, it is on stable storage.
-//! - Damage is an error that names the file, never a shorter log; only a write that a crash cut short is dropped.
+//! - Damage is an error that names the file, never a shorter log; only writes that a crash cut short, and that were
+//!   promised to nobody, are dropped.
 //! - After a failed write or fsync nothing more is written: the error goes up and the node stops.
 
 mod backlog;
 mod checkpoint;
+mod life;
 mod log;
 pub(crate) mod segment;
 mod snapshot;
@@ -19,6 +21,8 @@ mod syncer;
 
 pub(crate) use checkpoint::write_whole;
 pub use checkpoint::CheckpointFile;
+#[cfg(feature = "lab")]
+pub(crate) use life::LIFE_FILE;
 pub(crate) use log::segment_numbers;
 pub use log::RaftLog;
 #[cfg(feature = "lab")]

@@ -5,13 +5,13 @@
 //! | u32 magic, u32 length of body, u64 number, u32 CRC-32 of length, number and body | 20 bytes |
 //! | body | |
 //!
-//! Body: u8 flags (bit 0: hard state, bit 1: previous, bit 2: time, bit 3: it is a restart), [u64 term, u64 vote, u64
-//! commit], [u64 index, u64 term], [u64 milliseconds since 1970], u32 n, then n entries (u64 index, u64 term, u8 type,
-//! u32 length, data).  Types are those of raft-rs, and 3 for a normal entry that needs a format level
-//! (`onetrip_core::level`), which releases older than levels refuse.  Only the archive writes times.  In the Raft log,
-//! numbers run through all segments without a gap; in the archive they start at 0 in each segment.  The first record of
-//! a segment says, as *previous*, what came before the segment, so that older segments can be deleted; a *restart* says
-//! that they must be.
+//! Body: u8 flags (bit 0: hard state, bit 1: previous, bit 2: stamp, bit 3: it is a restart), [u64 term, u64 vote, u64
+//! commit], [u64 index, u64 term], [u64 stamp], u32 n, then n entries (u64 index, u64 term, u8 type, u32 length, data).
+//! Types are those of raft-rs, and 3 for a normal entry that needs a format level (`onetrip_core::level`), which
+//! releases older than levels refuse.  The *stamp* is a time in the archive, in milliseconds since 1970, and a mark in
+//! the Raft log (`life`), where earlier releases wrote none and pass over it.  In the Raft log, numbers run through all
+//! segments without a gap; in the archive they start at 0 in each segment.  The first record of a segment says, as
+//! *previous*, what came before the segment, so that older segments can be deleted; a *restart* says that they must be.
 //!
 //! Space is set aside ahead of the records.  It reads as zeros, which mark the end of the records.  In the Raft log,
 //! zeros are also written there before a record is: the first write into space that was only set aside changes metadata
@@ -37,11 +37,13 @@ pub(super) const ZEROS_BYTES: u64 = 1 << 20;
 /// Zeros given to one write ([`write_zeros`]).
 const PAGE_BYTES: u64 = 4096;
 /// Length of the record with which a segment of the Raft log begins.
-pub(super) const FIRST_RECORD_BYTES: u64 = HEAD_BYTES as u64 + 45;
+pub(super) const FIRST_RECORD_BYTES: u64 = HEAD_BYTES as u64 + 53;
 /// Data larger than this is written from where it is in memory, instead of being copied together with other data first.
 const GATHER_BYTES_MAX: usize = 64 << 10;
 /// About as much as a member that is behind is sent within a few round trips.
 const READ_AHEAD_BYTES: u64 = 16 << 20;
+/// What is behind a bad record is checked for good ones until this many times its length has been read.
+const CHECKS_MAX: u64 = 4;
 
 /// The type of a normal entry that needs a format level.
 const NEEDS_LEVEL: u8 = 3;
@@ -83,7 +85,7 @@ pub(crate) struct Slot {
 pub(crate) struct Record {
     pub hard_state: Option<HardState>,
     pub previous: Option<Previous>,
-    pub time_ms: Option<u64>,
+    pub stamp: Option<u64>,
     pub entries: Vec<(u64, Slot, Bytes)>,
 }
 
@@ -166,11 +168,11 @@ impl Segment {
         number: u64,
         hard_state: Option<&HardState>,
         previous: Option<Previous>,
-        time_ms: Option<u64>,
+        stamp: Option<u64>,
         entries: &[RaftEntry],
     ) -> Result<Vec<(u64, Slot)>> {
         let mut gathered = BytesMut::with_capacity(256 + entries.len() * 64);
-        let body_len = body_len(hard_state, previous, time_ms, entries);
+        let body_len = body_len(hard_state, previous, stamp, entries);
         let body_len_u32 = u32::try_from(body_len)
             .map_err(|_| Error::Internal(format!("a log record of {body_len} bytes; the limit is 4 GiB")))?;
         gathered.put_u32_le(MAGIC);
@@ -178,7 +180,7 @@ impl Segment {
         gathered.put_u64_le(number);
         gathered.put_u32_le(0); // the checksum, below
         let restart = previous.is_some_and(|p| p.restart);
-        let flags = [hard_state.is_some(), previous.is_some(), time_ms.is_some(), restart];
+        let flags = [hard_state.is_some(), previous.is_some(), stamp.is_some(), restart];
         gathered.put_u8(flags.iter().rev().fold(0, |bits, set| bits << 1 | u8::from(*set)));
         if let Some(hs) = hard_state {
             gathered.put_u64_le(hs.term);
@@ -189,8 +191,8 @@ impl Segment {
             gathered.put_u64_le(p.index);
             gathered.put_u64_le(p.term);
         }
-        if let Some(time) = time_ms {
-            gathered.put_u64_le(time);
+        if let Some(stamp) = stamp {
+            gathered.put_u64_le(stamp);
         }
         gathered.put_u32_le(entries.len() as u32);
         // Pieces in file order: what is gathered, and large data where it is.
@@ -388,7 +390,7 @@ impl Segment {
             record.previous = Some(Previous { index, term, restart: flags & 8 != 0 });
         }
         if flags & 4 != 0 {
-            record.time_ms = Some(body.try_get_u64_le().ok()?);
+            record.stamp = Some(body.try_get_u64_le().ok()?);
         }
         for _ in 0..body.try_get_u32_le().ok()? {
             let (index, term) = (position(&mut body)?, body.try_get_u64_le().ok()?);
@@ -423,8 +425,9 @@ impl Segment {
         Ok(from)
     }
 
-    /// Looks at what follows the last good record, which ends at `offset`.
-    pub fn tail_after(&self, offset: u64, number: u64) -> Result<Tail> {
+    /// Looks at what follows the last good record, which ends at `offset`.  `shows`: whether a good record with this
+    /// number and stamp, behind the bad bytes, shows that these were a record that is missed.
+    pub fn tail_after(&self, offset: u64, number: u64, shows: impl Fn(u64, Option<u64>) -> bool) -> Result<Tail> {
         let zeros_from = self.zeros_from(offset)?;
         if zeros_from == offset {
             return Ok(Tail::Empty);
@@ -433,15 +436,22 @@ impl Segment {
         let mut rest = vec![0; (self.set_aside - offset) as usize];
         let written = (zeros_from - offset) as usize;
         self.read_at(&mut rest[..written], offset)?;
-        // If a complete record with a later number follows bytes that are no record, those bytes were a record once.
+        let mut checks_left = CHECKS_MAX * written as u64;
         for at in 1..written.min(rest.len().saturating_sub(HEAD_BYTES)) {
             if rest[at..at + 4] != MAGIC.to_le_bytes() {
                 continue;
             }
-            let Some((len, found, crc)) = parse_head(&rest[at..at + HEAD_BYTES]) else { continue };
-            let body = rest[at + HEAD_BYTES..].get(..len as usize);
+            let (head, body) = rest[at..].split_at(HEAD_BYTES);
+            let Some((len, found, crc)) = parse_head(head) else { continue };
+            let Some(body) = body.get(..len as usize) else { continue };
             // At the start of a segment, the expected number may come from the bad bytes themselves, so any will do.
-            if (found > number || offset == 0) && body.is_some_and(|b| checksum(&rest[at..at + HEAD_BYTES], b) == crc) {
+            if (found <= number && offset > 0) || !shows(found, stamp_of(body)) {
+                continue;
+            }
+            // Bytes that look like thousands of records inside of each other would take hours.
+            let Some(left) = checks_left.checked_sub(u64::from(len)) else { return Ok(Tail::Damaged) };
+            checks_left = left;
+            if checksum(head, body) == crc {
                 return Ok(Tail::Damaged);
             }
         }
@@ -491,9 +501,9 @@ impl SlotReader {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Tail {
     Empty,
-    /// The remains of one write that a crash cut short.
+    /// The remains of writes that a crash cut short.
     Torn,
-    /// Good records follow bad bytes.
+    /// Bad bytes, and good records behind them that show that these were a record once.
     Damaged,
 }
 
@@ -526,18 +536,18 @@ pub(super) fn write_zeros(file: &File, from: u64, upto: u64) -> std::io::Result<
 
 /// Length of a record of the Raft log with this hard state and these entries.
 pub(super) fn record_bytes(hard_state: Option<&HardState>, entries: &[RaftEntry]) -> u64 {
-    (HEAD_BYTES + body_len(hard_state, None, None, entries)) as u64
+    (HEAD_BYTES + body_len(hard_state, None, Some(0), entries)) as u64
 }
 
 fn body_len(
     hard_state: Option<&HardState>,
     previous: Option<Previous>,
-    time_ms: Option<u64>,
+    stamp: Option<u64>,
     entries: &[RaftEntry],
 ) -> usize {
     5 + hard_state.map_or(0, |_| 24)
         + previous.map_or(0, |_| 16)
-        + time_ms.map_or(0, |_| 8)
+        + stamp.map_or(0, |_| 8)
         + entries.iter().map(|e| 21 + e.data.len()).sum::<usize>()
 }
 
@@ -547,6 +557,13 @@ fn parse_head(head: &[u8]) -> Option<(u32, u64, u32)> {
     (head.try_get_u32_le().ok()? == MAGIC).then_some(())?;
     let (len, number) = (head.try_get_u32_le().ok()?, position(&mut head)?);
     Some((len, number, head.try_get_u32_le().ok()?))
+}
+
+/// What a body has as its stamp, if it is one.
+fn stamp_of(mut body: &[u8]) -> Option<u64> {
+    let flags = body.try_get_u8().ok().filter(|flags| flags & 4 != 0)?;
+    let before = usize::from(flags & 1) * 24 + usize::from(flags >> 1 & 1) * 16;
+    body.get(before..)?.try_get_u64_le().ok()
 }
 
 /// The number of a record, or an index.  No log gets near 2^62 of them, so sums of such numbers do not overflow.

@@ -30,9 +30,7 @@ struct Shared {
 struct State {
     next: Option<Job>,
     is_syncing: bool,
-    /// What was handed over with this number is durable.
-    synced: u64,
-    took: Duration,
+    synced: Synced,
     /// A sync failed, and the thread has ended.
     has_failed: bool,
     /// Why, until somebody has been told.
@@ -44,6 +42,17 @@ struct Job {
     file: Arc<File>,
     path: PathBuf,
     number: u64,
+    records: u64,
+}
+
+/// What the last sync has made durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Synced {
+    /// What was handed over with this number.
+    pub number: u64,
+    /// All records before this one.
+    pub records: u64,
+    pub took: Duration,
 }
 
 impl Syncer {
@@ -55,9 +64,9 @@ impl Syncer {
         Ok(Syncer { shared, thread: Some(thread), reported: 0 })
     }
 
-    /// Has everything synced that has been written to `file`.  Never waits.
-    pub fn hand_over(&self, file: Arc<File>, path: PathBuf, number: u64) {
-        self.shared.lock().next = Some(Job { file, path, number });
+    /// Has everything synced that has been written to `file`, up to the record before `records`.  Never waits.
+    pub fn hand_over(&self, file: Arc<File>, path: PathBuf, number: u64, records: u64) {
+        self.shared.lock().next = Some(Job { file, path, number, records });
         self.shared.changed.notify_all();
     }
 
@@ -70,13 +79,13 @@ impl Syncer {
         state.check()
     }
 
-    /// The highest number that is durable, and how long the last sync took, if that is news.
-    pub fn take_synced(&mut self) -> Result<Option<(u64, Duration)>> {
+    /// What is durable, if that is news.
+    pub fn take_synced(&mut self) -> Result<Option<Synced>> {
         let mut state = self.shared.lock();
         state.check()?;
-        let is_news = state.synced > self.reported;
-        self.reported = state.synced;
-        Ok(is_news.then_some((state.synced, state.took)))
+        let is_news = state.synced.number > self.reported;
+        self.reported = state.synced.number;
+        Ok(is_news.then_some(state.synced))
     }
 }
 
@@ -126,7 +135,7 @@ impl Shared {
             state = self.lock();
             state.is_syncing = false;
             match result {
-                Ok(()) => (state.synced, state.took) = (job.number, took),
+                Ok(()) => state.synced = Synced { number: job.number, records: job.records, took },
                 Err(e) => (state.has_failed, state.failure) = (true, Some(Error::disk(&job.path, "fsync")(e))),
             }
             self.changed.notify_all();
@@ -154,13 +163,13 @@ mod tests {
         let mut syncer = Syncer::start(move || _ = tell.send(())).unwrap();
         syncer.settle().unwrap();
         assert!(syncer.take_synced().unwrap().is_none());
-        syncer.hand_over(file.clone(), path.clone(), 3);
+        syncer.hand_over(file.clone(), path.clone(), 3, 9);
         told.recv().unwrap();
-        assert_eq!(syncer.take_synced().unwrap().map(|(number, _)| number), Some(3));
+        assert_eq!(syncer.take_synced().unwrap().map(|synced| (synced.number, synced.records)), Some((3, 9)));
         assert!(syncer.take_synced().unwrap().is_none());
-        (4..50).for_each(|number| syncer.hand_over(file.clone(), path.clone(), number));
+        (4..50).for_each(|number| syncer.hand_over(file.clone(), path.clone(), number, 2 * number));
         syncer.settle().unwrap();
-        assert_eq!(syncer.take_synced().unwrap().map(|(number, _)| number), Some(49));
+        assert_eq!(syncer.take_synced().unwrap().map(|synced| (synced.number, synced.records)), Some((49, 98)));
     }
 
     /// Method: a pipe cannot be synced.
@@ -170,11 +179,11 @@ mod tests {
         let file = Arc::new(File::from(writer));
         let (tell, told) = channel();
         let mut syncer = Syncer::start(move || _ = tell.send(())).unwrap();
-        syncer.hand_over(file.clone(), "the log".into(), 1);
+        syncer.hand_over(file.clone(), "the log".into(), 1, 1);
         told.recv().unwrap();
         let why = syncer.take_synced().unwrap_err().to_string();
         assert!(why.contains("fsync") && why.contains("the log"), "{why}");
-        syncer.hand_over(file, "the log".into(), 2);
+        syncer.hand_over(file, "the log".into(), 2, 2);
         assert!(syncer.settle().is_err() && syncer.take_synced().is_err());
     }
 }

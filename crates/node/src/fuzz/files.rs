@@ -3,7 +3,7 @@
 use super::{member, txn};
 use crate::archive::{Identity, Reader, Writer, NOTES};
 use crate::disk::segment::{path_of, Previous, HEAD_BYTES};
-use crate::disk::{RaftLog, StartsFile, CLOSED_FILE};
+use crate::disk::{RaftLog, StartsFile, CLOSED_FILE, LIFE_FILE};
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Limits};
 use onetrip_core::checkpoint::{self, Checkpoint, Conf};
@@ -158,10 +158,13 @@ pub(super) fn notes(bytes: &[u8]) {
         let log = dir.join("log");
         static SEGMENT: OnceLock<Vec<u8>> = OnceLock::new();
         let segment = SEGMENT.get_or_init(|| log_file_seeds().remove(0));
-        if std::fs::create_dir(&log).is_ok() && std::fs::write(log.join(CLOSED_FILE), bytes).is_ok() {
-            std::fs::write(path_of(&log, FIRST_SEGMENT), segment).expect("there is room");
-            let _ = RaftLog::open_to_read(&log, None);
-            let _ = RaftLog::open_limited(&log, LOG_BYTES);
+        for name in [CLOSED_FILE, LIFE_FILE] {
+            let _ = std::fs::remove_dir_all(&log);
+            if std::fs::create_dir(&log).is_ok() && std::fs::write(log.join(name), bytes).is_ok() {
+                std::fs::write(path_of(&log, FIRST_SEGMENT), segment).expect("there is room");
+                let _ = RaftLog::open_to_read(&log, None);
+                let _ = RaftLog::open_limited(&log, LOG_BYTES);
+            }
         }
         for name in NOTES {
             let archive = dir.join(name);
@@ -190,7 +193,9 @@ pub(super) fn note_seeds() -> Vec<Vec<u8>> {
         let log = dir.join("log");
         std::fs::create_dir(&log).expect("there is room");
         std::fs::write(path_of(&log, FIRST_SEGMENT), log_file_seeds().remove(0)).expect("there is room");
-        RaftLog::open(&log).and_then(|mut log| log.close()).expect("there is room");
+        let mut open = RaftLog::open(&log).expect("there is room");
+        seeds.extend(std::fs::read(log.join(LIFE_FILE)));
+        open.close().expect("there is room");
         seeds.extend(std::fs::read(log.join(CLOSED_FILE)));
     });
     seeds
