@@ -24,7 +24,7 @@ pub struct Stored {
     pub time_ms: Option<u64>,
 }
 
-/// One segment, verified to its end.
+/// One segment, verified to its end, or as far as it is good.
 struct Loaded {
     number: u64,
     segment: Segment,
@@ -33,6 +33,8 @@ struct Loaded {
     before: u64,
     /// Up to this time nothing beyond its last entry was decided.
     end_time_ms: u64,
+    /// Why what follows its last entry cannot be read.
+    damage: Option<String>,
 }
 
 impl Reader {
@@ -73,6 +75,11 @@ impl Reader {
         let folder = self.dir.clone();
         let loaded = self.load(number)?;
         if index.0 >= loaded.next() {
+            if let Some(why) = &loaded.damage {
+                let last = loaded.next() - 1;
+                let why = format!("{why}, so the archive can be restored up to entry {last} (--to-position {last})");
+                return Err(ArchiveError::damaged(&loaded.segment.path, why));
+            }
             // In the last segment that is the end.
             let Some(following) = following else { return Ok(None) };
             let (from, to) = (LogIndex(loaded.next()), LogIndex(following - 1));
@@ -130,14 +137,14 @@ impl Loaded {
             }
             (offset, records) = (end, records + 1);
         }
-        match segment.tail_after(offset, records, |_, _| true)? {
+        let damage = match segment.tail_after(offset, records, |_, _| true)? {
             // The node is still writing to it, or stopped while it was.
-            Tail::Empty | Tail::Torn if is_last => {}
-            Tail::Empty if records > 0 => {}
-            Tail::Empty | Tail::Torn => return Err(damaged(format!("it breaks off at byte {offset}"))),
-            Tail::Damaged => return Err(damaged(format!("record {records} at byte {offset} is damaged"))),
-        }
-        Ok(Loaded { number, segment, slots, before, end_time_ms: time })
+            Tail::Empty | Tail::Torn if is_last => None,
+            Tail::Empty if records > 0 => None,
+            Tail::Empty | Tail::Torn => Some(format!("it breaks off at byte {offset}")),
+            Tail::Damaged => Some(format!("record {records} at byte {offset} is damaged")),
+        };
+        Ok(Loaded { number, segment, slots, before, end_time_ms: time, damage })
     }
 
     /// The index after its last entry.

@@ -4,6 +4,8 @@
 //! - Within a segment entries are contiguous and times do not go back; a segment begins where the last one ended, or
 //!   its name shows that entries are missing before it.
 //! - What was not synced before a failed write or sync is cut off before anything else is written.
+//! - Good records behind a hole, which the loss of power leaves where it has lost pages in between, are removed only
+//!   when the log has their entries again.  Otherwise the file stays as it is: they may be all that there is.
 
 use super::{last_backup, ArchiveError, Gap, Identity, Result, GAP_FILE, IDENTITY_FILE};
 use crate::disk::segment::{Previous, Segment, Tail};
@@ -24,6 +26,8 @@ pub struct Writer {
     last: Option<Previous>,
     time_ms: u64,
     gap: Option<Gap>,
+    /// Segments at the end of the archive that have good records behind a hole.
+    holes: Vec<Segment>,
     segment_bytes: u64,
 }
 
@@ -47,24 +51,38 @@ impl Writer {
             return Err(ArchiveError::NoFolder { folder: dir.to_owned() });
         }
         claim(dir, identity)?;
-        let mut writer = Writer { dir: dir.to_owned(), open: None, last: None, time_ms: 0, gap: None, segment_bytes };
+        let mut writer = Writer {
+            dir: dir.to_owned(),
+            open: None,
+            last: None,
+            time_ms: 0,
+            gap: None,
+            holes: Vec::new(),
+            segment_bytes,
+        };
         // A note that cannot be read is as good as none: a restore finds the gap by itself.
         writer.gap = std::fs::read(dir.join(GAP_FILE)).ok().and_then(|raw| serde_json::from_slice(&raw).ok());
         let mut numbers = segment_numbers(dir)?;
         // Segments without an entry are removed: a crash or a full disk left them, or they contain nothing but times.
         while let Some(number) = numbers.pop() {
             let mut segment = Segment::open(dir, number)?;
-            if writer.find_end(&mut segment)? {
+            let (has_entries, has_hole) = writer.find_end(&mut segment)?;
+            if has_hole {
+                writer.holes.push(segment);
+            } else if !has_entries {
+                segment.remove()?;
+                sync_dir(dir)?;
+            }
+            if has_entries {
                 break;
             }
-            segment.remove()?;
-            sync_dir(dir)?;
         }
         Ok(writer)
     }
 
-    /// Reads a segment, and cuts off what a crash left unfinished.  `false`: it contains no entry.
-    fn find_end(&mut self, segment: &mut Segment) -> Result<bool> {
+    /// Reads a segment, and cuts off what a crash left unfinished.  Returns whether it contains an entry, and whether
+    /// good records follow bad ones; these stay there.
+    fn find_end(&mut self, segment: &mut Segment) -> Result<(bool, bool)> {
         let (mut offset, mut number) = (0, 0);
         while let Some((record, end)) = segment.record_at(offset, number)? {
             let last = record.entries.last().map(|(index, slot, _)| Previous::new(*index, slot.term));
@@ -72,22 +90,19 @@ impl Writer {
             self.time_ms = record.stamp.unwrap_or(0).max(self.time_ms);
             (offset, number) = (end, number + 1);
         }
-        match segment.tail_after(offset, number, |_, _| true)? {
-            Tail::Damaged => {
-                return Err(ArchiveError::damaged(
-                    &segment.path,
-                    format!("record {number} at byte {offset} is damaged, and good ones follow it"),
-                ))
-            }
-            Tail::Empty | Tail::Torn => {
-                segment.end = offset;
-                segment.rewrite()?;
-                if segment.size() != offset {
-                    segment.trim()?;
-                }
-            }
+        let tail = segment.tail_after(offset, number, |_, _| true)?;
+        segment.end = offset;
+        segment.rewrite()?;
+        if tail == Tail::Damaged {
+            tracing::warn!(
+                file = %segment.path.display(), offset,
+                "record {number} of the archive is missing or damaged, and good ones follow it: they are written again \
+                 as far as this node's log has them"
+            );
+        } else if segment.size() != offset {
+            segment.trim()?;
         }
-        Ok(self.last.is_some())
+        Ok((self.last.is_some(), tail == Tail::Damaged))
     }
 
     pub fn last(&self) -> Option<LogIndex> {
@@ -113,6 +128,11 @@ impl Writer {
     /// `time_ms`.  If `previous` is not where the archive ends, entries are missing in between, and a new segment
     /// begins.  Not durable before `sync`.
     pub fn append(&mut self, previous: Previous, time_ms: u64, entries: &[RaftEntry]) -> Result<()> {
+        if entries.is_empty() && !self.holes.is_empty() {
+            // Something newer was decided, and is not here yet.
+            return Ok(());
+        }
+        self.close_holes(previous)?;
         let missing =
             self.last.map_or(0, |last| previous.index.checked_sub(last.index).expect("it goes on from its end"));
         if let Some(last) = self.last.filter(|_| missing > 0) {
@@ -134,6 +154,20 @@ impl Writer {
         open.segment.append(open.records, None, None, Some(self.time_ms), entries)?;
         open.records += 1;
         self.last = Some(entries.last().map_or(previous, |e| Previous::new(e.index, e.term)));
+        Ok(())
+    }
+
+    /// The log has all entries after `previous`.
+    fn close_holes(&mut self, previous: Previous) -> Result<()> {
+        let goes_on = self.last.is_some_and(|last| last.index == previous.index);
+        for mut segment in std::mem::take(&mut self.holes) {
+            if segment.number > previous.index {
+                segment.remove()?;
+                sync_dir(&self.dir)?;
+            } else if goes_on {
+                segment.trim()?;
+            }
+        }
         Ok(())
     }
 
