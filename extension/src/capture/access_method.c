@@ -311,6 +311,8 @@ ot_tuple_insert(Relation rel, TupleTableSlot *slot, CommandId cid, int options,
 	bool		captured = access_method_is_captured(rel);
 
 	access_method_before_write(rel, captured);
+	if (unlikely(XactIsoLevel == XACT_SERIALIZABLE))
+		ot_reads_note_insert(rel);
 	heap_methods->tuple_insert(rel, slot, cid, options, bistate);
 	ot_write_set_note_rows(RelationGetRelid(rel), 1);
 	if (captured)
@@ -324,6 +326,8 @@ ot_multi_insert(Relation rel, TupleTableSlot **slots, int nslots, CommandId cid,
 	bool		captured = access_method_is_captured(rel);
 
 	access_method_before_write(rel, captured);
+	if (unlikely(XactIsoLevel == XACT_SERIALIZABLE))
+		ot_reads_note_insert(rel);
 	heap_methods->multi_insert(rel, slots, nslots, cid, options, bistate);
 	ot_write_set_note_rows(RelationGetRelid(rel), nslots);
 	if (captured)

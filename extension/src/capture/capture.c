@@ -352,6 +352,11 @@ capture_take_unique_values(OtRelInfo *info, TupleTableSlot *slot)
 /*
  * Takes the key of all of the row.  Any update changes it, so there is no lock
  * that an update could leave alone: KEY SHARE becomes SHARE.
+ *
+ * But PostgreSQL gives KEY SHARE on a version of the row that has been updated
+ * since, if its keys are the same, and then the row as it is now has another key
+ * than this version.  What foreign keys refer to is the same in both: the unique
+ * values, which are keys of who deletes the row or changes one of them.
  */
 static void
 capture_take_whole_row(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
@@ -361,6 +366,11 @@ capture_take_whole_row(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
 	slot_getallattrs(slot);
 	hash = ot_whole_row_hash(info, slot->tts_tupleDescriptor, slot->tts_values, slot->tts_isnull);
 	ot_write_set_key_now(hash, mode <= OT_SHARE ? OT_SHARE : OT_UPDATE, info->relid);
+	for (int i = 0; i < info->nindexes && mode == OT_KEY_SHARE; i++)
+	{
+		if (!info->indexes[i].computed && capture_hash_index_value(&info->indexes[i], slot, &hash))
+			ot_write_set_key_now(hash, OT_KEY_SHARE, info->relid);
+	}
 }
 
 static void

@@ -175,6 +175,8 @@ typedef struct OtHeldLock
 } OtHeldLock;
 
 extern OtHeldLock *ot_held_locks(int *count);
+extern void ot_held_locks_note_tables(void);
+extern OtLogIndex ot_held_lock_base(Oid relid, OtLogIndex now);
 extern OtHeldLock *ot_held_catalog_locks(int *count);
 extern void ot_held_lock_is_to_finalize(Oid relid);
 extern bool ot_may_hold_write_lock(void);

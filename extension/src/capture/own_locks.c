@@ -28,6 +28,9 @@
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
+#include "utils/memutils.h"
+
+#include "shmem/shmem.h"
 
 /* How lock.c packs the modes of a fast-path slot: three bits, from mode 1. */
 #define FAST_PATH_BITS 3
@@ -195,4 +198,66 @@ OtHeldLock *
 ot_held_catalog_locks(int *count)
 {
 	return own_locks_collect(true, count);
+}
+
+/* ---- LOCK TABLE ---- */
+
+/* A table that LOCK TABLE has locked, and what this server showed by then. */
+typedef struct LockedTable
+{
+	Oid			relid;
+	OtLogIndex	base;
+} LockedTable;
+
+static List *locked_tables = NIL;	/* pointers to LockedTable */
+static LocalTransactionId locked_tables_in = InvalidLocalTransactionId;
+
+/*
+ * After LOCK TABLE: notes the base that keys of the tables get which are locked
+ * now.  Who has only locked a table in another region has nothing to apply that
+ * would wait for the lock here, so what this transaction sees may be from before
+ * that one.
+ */
+void
+ot_held_locks_note_tables(void)
+{
+	int			count;
+	OtHeldLock *locks = ot_held_locks(&count);
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	if (locked_tables_in != OT_LXID(MyProc))
+		locked_tables = NIL;
+	locked_tables_in = OT_LXID(MyProc);
+	for (int i = 0; i < count; i++)
+	{
+		LockedTable *table;
+
+		if (locks[i].mode <= RowExclusiveLock ||
+			ot_held_lock_base(locks[i].relid, ot_applied_index()).value < ot_applied_index().value)
+			continue;
+		table = palloc(sizeof(LockedTable));
+		table->relid = locks[i].relid;
+		table->base = ot_applied_index();
+		locked_tables = lappend(locked_tables, table);
+	}
+	MemoryContextSwitchTo(old);
+	pfree(locks);
+}
+
+/* The base of a held table's key, where it would be `now`. */
+OtLogIndex
+ot_held_lock_base(Oid relid, OtLogIndex now)
+{
+	ListCell   *lc;
+
+	if (likely(locked_tables_in != OT_LXID(MyProc)))
+		return now;
+	foreach(lc, locked_tables)
+	{
+		LockedTable *table = lfirst(lc);
+
+		if (table->relid == relid && table->base.value < now.value)
+			return table->base;
+	}
+	return now;
 }

@@ -213,6 +213,17 @@ ot_reads_note_table(Relation rel)
 		reads_table_read(RelationGetRelid(rel))->whole = true;
 }
 
+/*
+ * A row is put in.  Whether that succeeds says something of the table, also if it
+ * is rolled back to a savepoint, and COPY is no query.
+ */
+void
+ot_reads_note_insert(Relation rel)
+{
+	if (reads_are_wanted() && reads_are_certified(rel) && ot_format_level >= LEVEL)
+		(void) reads_table_read(RelationGetRelid(rel));
+}
+
 static void
 reads_note_row(Oid relid, OtHash hash)
 {

@@ -128,8 +128,9 @@ rel_info_invalidate_relation(Datum arg, Oid relid)
 }
 
 /*
- * A table's hash depends on its schema's name, and the wire form of a column
- * on its type.  Either may change without an invalidation of the relation.
+ * A table's hash depends on its schema's name, the wire form of a column on its
+ * type, and the hash of a unique value on its type's default operator classes.
+ * Each may change without an invalidation of the relation.
  */
 static void
 rel_info_invalidate_all(Datum arg, int cacheid, uint32 hashvalue)
@@ -147,6 +148,7 @@ rel_info_init_cache(void)
 	CacheRegisterRelcacheCallback(rel_info_invalidate_relation, (Datum) 0);
 	CacheRegisterSyscacheCallback(NAMESPACEOID, rel_info_invalidate_all, (Datum) 0);
 	CacheRegisterSyscacheCallback(TYPEOID, rel_info_invalidate_all, (Datum) 0);
+	CacheRegisterSyscacheCallback(CLAOID, rel_info_invalidate_all, (Datum) 0);
 }
 
 /* ---- columns ---- */

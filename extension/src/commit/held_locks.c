@@ -30,6 +30,7 @@
 #include "nodes/plannodes.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -37,6 +38,7 @@
 
 #include "capture/capture.h"
 #include "sequence/sequence.h"
+#include "shmem/shmem.h"
 
 /* The table of an index or TOAST table; InvalidOid if it is gone. */
 static Oid
@@ -81,7 +83,11 @@ ot_held_locks_take_keys(OtWrittenHere *written)
 {
 	int			count;
 	OtHeldLock *locks = ot_held_locks(&count);
+	OtLogIndex	base = ot_position_base_of_names();
 
+	/* the names are as new as the base, at least */
+	AcceptInvalidationMessages();
+	ot_write_set_touch();
 	memset(written, 0, sizeof(*written));
 	qsort(locks, count, sizeof(OtHeldLock), held_locks_compare);
 	for (int i = 0; i < count; i++)
@@ -117,14 +123,14 @@ ot_held_locks_take_keys(OtWrittenHere *written)
 				held_locks_held_table_of(locks[i].relid, relkind) : InvalidOid;
 
 			if (OidIsValid(table))
-				ot_write_set_key_now(ot_hash_relation(table),
-									 ot_table_lock_to_mode(locks[i].mode), table);
+				ot_write_set_key(ot_hash_relation(table), ot_table_lock_to_mode(locks[i].mode),
+								 ot_held_lock_base(table, base), table);
 			continue;
 		}
 		if (relkind == RELKIND_SEQUENCE && locks[i].mode >= RowExclusiveLock)
 			ot_sequence_capture(locks[i].relid);
-		ot_write_set_key_now(ot_hash_relation(locks[i].relid),
-							 ot_table_lock_to_mode(locks[i].mode), locks[i].relid);
+		ot_write_set_key(ot_hash_relation(locks[i].relid), ot_table_lock_to_mode(locks[i].mode),
+						 ot_held_lock_base(locks[i].relid, base), locks[i].relid);
 	}
 	pfree(locks);
 }

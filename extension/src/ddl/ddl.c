@@ -857,6 +857,8 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 					  query, read_only_tree, context, params, env, dest, completion);
 	if (kind == OT_STATEMENT_TRUNCATE || kind == OT_STATEMENT_REFRESH)
 		ot_unseen_catalog_rows_travel(catalog_rows);
+	if (IsA(node, LockStmt) && ot_capturing())
+		ot_held_locks_note_tables();
 	if (pushed)
 		PopActiveSnapshot();
 	if (kind == OT_STATEMENT_SCHEMA && (IsA(node, CreatePublicationStmt) || IsA(node, AlterPublicationStmt)))

@@ -108,6 +108,13 @@ ddl_lock_first_sight_of_object(Oid class_id, Oid oid)
 static void ddl_lock_table_of_index(Oid index);
 
 /*
+ * How strongly: ShareRowExclusiveLock keeps out writers.  Where keys of rows change
+ * (the name of their schema, or of a label in them), those who have only locked
+ * rows are kept out, too.
+ */
+static LOCKMODE lock_mode;
+
+/*
  * Locks a relation that the statement affects.  The lock stops writers here,
  * and gets them evicted where the statement is applied.  Since it is held
  * until COMMIT, it also becomes a key then, for the name that the relation has
@@ -121,10 +128,10 @@ ddl_lock_relation(Oid relid)
 
 	if (get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
 		return;
-	LockRelationOid(relid, ShareRowExclusiveLock);
+	LockRelationOid(relid, lock_mode);
 	relkind = get_rel_relkind(relid);
 	if (relkind == '\0' || !ot_ddl_has_table_key(relkind))
-		UnlockRelationOid(relid, ShareRowExclusiveLock);
+		UnlockRelationOid(relid, lock_mode);
 	else if (!ot_is_apply_worker)
 		ot_ddl_take_relation_key(relid);
 }
@@ -524,6 +531,9 @@ void
 ot_ddl_lock_relations(Node *stmt)
 {
 	seen_types = seen_objects = NIL;
+	lock_mode = (IsA(stmt, RenameStmt) && ((RenameStmt *) stmt)->renameType == OBJECT_SCHEMA) ||
+		(IsA(stmt, AlterEnumStmt) && ((AlterEnumStmt *) stmt)->oldVal != NULL) ?
+		ExclusiveLock : ShareRowExclusiveLock;
 	switch (nodeTag(stmt))
 	{
 		case T_GrantStmt:

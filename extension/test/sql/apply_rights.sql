@@ -214,7 +214,7 @@ CREATE TABLE public.shorts (id int PRIMARY KEY, s short);
 CREATE SCHEMA other;
 CREATE TABLE other.t (id int);
 CREATE FUNCTION strong_locks() RETURNS bigint LANGUAGE sql AS
-    $$SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND mode = 'ShareRowExclusiveLock'$$;
+    $$SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation' AND mode IN ('ShareRowExclusiveLock', 'ExclusiveLock')$$;
 CREATE FUNCTION attempt(statement text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     EXECUTE statement;

@@ -62,5 +62,30 @@ INSERT INTO parent VALUES (9, 'i');
 COMMIT;
 SELECT * FROM strict;
 
+-- A parent without an identity: a child that refers to an older version of the row has a key in common with who deletes the row as it is now, and none with who changes something else of it.
+CREATE TABLE loose (code int UNIQUE, note text);
+CREATE TABLE of_loose (code int REFERENCES loose (code));
+INSERT INTO loose VALUES (1, 'as it was');
+CREATE TEMP TABLE by_child_of_loose AS SELECT hash, mode FROM onetrip.pending_keys();
+BEGIN;
+INSERT INTO of_loose VALUES (1);
+INSERT INTO by_child_of_loose SELECT hash, mode FROM onetrip.pending_keys() WHERE "table" = 'loose'::regclass;
+:keys;
+COMMIT;
+DELETE FROM of_loose;
+UPDATE loose SET note = 'changed since';
+BEGIN;
+DELETE FROM loose;
+SELECT b.mode AS child, k.mode AS deletes FROM onetrip.pending_keys() k JOIN by_child_of_loose b USING (hash) ORDER BY 1, 2;
+ROLLBACK;
+BEGIN;
+UPDATE loose SET note = 'once more';
+SELECT b.mode AS child, k.mode AS changes FROM onetrip.pending_keys() k JOIN by_child_of_loose b USING (hash) ORDER BY 1, 2;
+ROLLBACK;
+BEGIN;
+SELECT FROM loose FOR SHARE;
+:keys;
+ROLLBACK;
+
 SET client_min_messages = warning;
 DROP SCHEMA foreign_keys CASCADE;
