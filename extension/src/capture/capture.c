@@ -368,7 +368,8 @@ capture_take_whole_row(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
 	ot_write_set_key_now(hash, mode <= OT_SHARE ? OT_SHARE : OT_UPDATE, info->relid);
 	for (int i = 0; i < info->nindexes && mode == OT_KEY_SHARE; i++)
 	{
-		if (!info->indexes[i].computed && capture_hash_index_value(&info->indexes[i], slot, &hash))
+		if (info->indexes[i].unique && !info->indexes[i].computed &&
+			capture_hash_index_value(&info->indexes[i], slot, &hash))
 			ot_write_set_key_now(hash, OT_KEY_SHARE, info->relid);
 	}
 }

@@ -23,6 +23,7 @@
 #include "access/tableam.h"
 #include "catalog/pg_class.h"
 #include "nodes/lockoptions.h"
+#include "nodes/parsenodes.h"
 #include "storage/lockdefs.h"
 #include "utils/relcache.h"
 
@@ -175,8 +176,8 @@ typedef struct OtHeldLock
 } OtHeldLock;
 
 extern OtHeldLock *ot_held_locks(int *count);
-extern void ot_held_locks_note_tables(void);
-extern OtLogIndex ot_held_lock_base(Oid relid, OtLogIndex now);
+extern void ot_lock_table_note(LockStmt *stmt);
+extern void ot_lock_table_take_keys(void);
 extern OtHeldLock *ot_held_catalog_locks(int *count);
 extern void ot_held_lock_is_to_finalize(Oid relid);
 extern bool ot_may_hold_write_lock(void);

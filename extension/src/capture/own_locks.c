@@ -24,10 +24,15 @@
 #include "capture/capture.h"
 
 #include "access/transam.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
 #include "shmem/shmem.h"
@@ -202,62 +207,81 @@ ot_held_catalog_locks(int *count)
 
 /* ---- LOCK TABLE ---- */
 
-/* A table that LOCK TABLE has locked, and what this server showed by then. */
+/*
+ * Whoever has only locked a table in another region has nothing to apply that would
+ * wait for a lock here.  So the key that a held lock becomes at COMMIT does not
+ * exclude him, unless he comes while it is certified.  LOCK TABLE therefore has a
+ * key of its own, with the base of when it was run, on which only transactions that
+ * have run it conflict.
+ */
 typedef struct LockedTable
 {
 	Oid			relid;
+	LOCKMODE	mode;
 	OtLogIndex	base;
 } LockedTable;
+
+/* Keeps these keys apart from those of the tables themselves. */
+#define SEED_LOCK_TABLE	UINT64CONST(0x6c6f636b7461626c)
 
 static List *locked_tables = NIL;	/* pointers to LockedTable */
 static LocalTransactionId locked_tables_in = InvalidLocalTransactionId;
 
-/*
- * After LOCK TABLE: notes the base that keys of the tables get which are locked
- * now.  Who has only locked a table in another region has nothing to apply that
- * would wait for the lock here, so what this transaction sees may be from before
- * that one.
- */
+/* After the statement. */
 void
-ot_held_locks_note_tables(void)
+ot_lock_table_note(LockStmt *stmt)
 {
-	int			count;
-	OtHeldLock *locks = ot_held_locks(&count);
-	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+	MemoryContext old;
+	ListCell   *lc;
 
+	/* readers, such as pg_dump, which locks many tables */
+	if (stmt->mode < RowExclusiveLock)
+		return;
 	if (locked_tables_in != OT_LXID(MyProc))
 		locked_tables = NIL;
 	locked_tables_in = OT_LXID(MyProc);
-	for (int i = 0; i < count; i++)
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	foreach(lc, stmt->relations)
 	{
-		LockedTable *table;
+		RangeVar   *name = lfirst_node(RangeVar, lc);
+		Oid			relid = RangeVarGetRelid(name, NoLock, true);
+		List	   *relids = !OidIsValid(relid) ? NIL : name->inh ? find_all_inheritors(relid, NoLock, NULL) :
+			list_make1_oid(relid);
+		ListCell   *of_table;
 
-		if (locks[i].mode <= RowExclusiveLock ||
-			ot_held_lock_base(locks[i].relid, ot_applied_index()).value < ot_applied_index().value)
-			continue;
-		table = palloc(sizeof(LockedTable));
-		table->relid = locks[i].relid;
-		table->base = ot_applied_index();
-		locked_tables = lappend(locked_tables, table);
+		foreach(of_table, relids)
+		{
+			LockedTable *table = palloc(sizeof(LockedTable));
+
+			table->relid = lfirst_oid(of_table);
+			table->mode = stmt->mode;
+			table->base = ot_applied_index();
+			locked_tables = lappend(locked_tables, table);
+		}
 	}
 	MemoryContextSwitchTo(old);
-	pfree(locks);
 }
 
-/* The base of a held table's key, where it would be `now`. */
-OtLogIndex
-ot_held_lock_base(Oid relid, OtLogIndex now)
+/* At COMMIT: takes the keys of LOCK TABLE, unless the lock has gone with a savepoint. */
+void
+ot_lock_table_take_keys(void)
 {
 	ListCell   *lc;
 
 	if (likely(locked_tables_in != OT_LXID(MyProc)))
-		return now;
+		return;
 	foreach(lc, locked_tables)
 	{
 		LockedTable *table = lfirst(lc);
+		LOCKTAG		tag;
+		OtHash		hash;
 
-		if (table->relid == relid && table->base.value < now.value)
-			return table->base;
+		SET_LOCKTAG_RELATION(tag, MyDatabaseId, table->relid);
+		if (!OT_LOCK_IS_HELD_BY_ME(&tag, table->mode) || get_rel_name(table->relid) == NULL ||
+			get_rel_persistence(table->relid) == RELPERSISTENCE_TEMP)
+			continue;
+		hash = ot_hash_relation(table->relid);
+		hash.value = hash_combine64(hash.value, SEED_LOCK_TABLE);
+		ot_write_set_key(hash, ot_table_lock_to_mode(table->mode), table->base, table->relid);
 	}
-	return now;
 }

@@ -221,7 +221,7 @@ void
 ot_reads_note_insert(Relation rel)
 {
 	if (reads_are_wanted() && reads_are_certified(rel) && ot_format_level >= LEVEL)
-		(void) reads_table_read(RelationGetRelid(rel));
+		(void) reads_table(RelationGetRelid(rel));
 }
 
 static void

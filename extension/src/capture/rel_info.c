@@ -473,6 +473,7 @@ rel_info_describe_index(OtIndex *index, OtRelInfo *info, Relation rel, Relation 
 	Form_pg_index form = index_rel->rd_index;
 	memset(index, 0, sizeof(*index));
 	index->oid = RelationGetRelid(index_rel);
+	index->unique = form->indisunique;
 	index->exclusion = form->indisexclusion;
 	index->coarse = form->indisexclusion || rel_info_computes_with_names(rel, index_rel);
 	index->nulls_equal = form->indnullsnotdistinct;

@@ -34,6 +34,7 @@ typedef struct OtIndex
 {
 	Oid			oid;
 	uint64		hash;			/* of the table and what the index is on */
+	bool		unique;
 	bool		exclusion;
 	bool		coarse;			/* one key for the whole index (rel_info.c) */
 	bool		computed;		/* expressions or a predicate */

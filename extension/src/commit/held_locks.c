@@ -123,16 +123,16 @@ ot_held_locks_take_keys(OtWrittenHere *written)
 				held_locks_held_table_of(locks[i].relid, relkind) : InvalidOid;
 
 			if (OidIsValid(table))
-				ot_write_set_key(ot_hash_relation(table), ot_table_lock_to_mode(locks[i].mode),
-								 ot_held_lock_base(table, base), table);
+				ot_write_set_key(ot_hash_relation(table), ot_table_lock_to_mode(locks[i].mode), base, table);
 			continue;
 		}
 		if (relkind == RELKIND_SEQUENCE && locks[i].mode >= RowExclusiveLock)
 			ot_sequence_capture(locks[i].relid);
-		ot_write_set_key(ot_hash_relation(locks[i].relid), ot_table_lock_to_mode(locks[i].mode),
-						 ot_held_lock_base(locks[i].relid, base), locks[i].relid);
+		ot_write_set_key(ot_hash_relation(locks[i].relid), ot_table_lock_to_mode(locks[i].mode), base,
+						 locks[i].relid);
 	}
 	pfree(locks);
+	ot_lock_table_take_keys();
 }
 
 /* Does this transaction hold a lock that an applied entry may wait for? */

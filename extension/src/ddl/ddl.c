@@ -696,6 +696,8 @@ ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 				(errcode(OT_ERR_NOT_REPLICATED),
 				 errmsg("a function that the statement calls runs %s in region \"%s\"",
 						GetCommandTagName(CreateCommandTag(node)), ot_region),
+				 IsA(node, ReindexStmt) ?
+				 errdetail("The region that the statement comes from lets a function do so, and other regions do not.") :
 				 errdetail("It did not do so in the region that the statement comes from.")));
 	if (IsTransactionState())
 	{
@@ -858,7 +860,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	if (kind == OT_STATEMENT_TRUNCATE || kind == OT_STATEMENT_REFRESH)
 		ot_unseen_catalog_rows_travel(catalog_rows);
 	if (IsA(node, LockStmt) && ot_capturing())
-		ot_held_locks_note_tables();
+		ot_lock_table_note((LockStmt *) node);
 	if (pushed)
 		PopActiveSnapshot();
 	if (kind == OT_STATEMENT_SCHEMA && (IsA(node, CreatePublicationStmt) || IsA(node, AlterPublicationStmt)))

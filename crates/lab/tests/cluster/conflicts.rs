@@ -393,3 +393,47 @@ async fn under_repeatable_read_no_update_is_lost() {
     lab.shows("select sum(n) from tally", &done.to_string()).await;
     lab.check_equal(1).await;
 }
+
+/// Goal: what two regions do under LOCK TABLE, or after a look at the parent of a foreign key, excludes each other also
+/// if one has been applied where the other one's transaction is open: there is nothing in it that would wait for a lock.
+/// Method: each statement in its turn, with all regions up to date in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_only_locked_excludes_others_too() {
+    let tables = "create table guard (id int primary key); create table v (n int); create table w (n int);
+                  create table loose (code int unique, note text); create table of_loose (code int references loose (code));
+                  insert into loose values (1, 'as it was')";
+    let lab = start_from("locked_only", "locks without changes of what they lock", builder()).await;
+    let (a, b) = (lab.session(0).await, lab.session(1).await);
+    a.must(tables).await;
+    lab.everywhere().await;
+    for mode in ["share row exclusive", "exclusive", "access exclusive"] {
+        a.must(&format!("begin; lock table guard in {mode} mode")).await;
+        assert_eq!(number(&a, "select count(*) from v").await.unwrap(), 0);
+        b.must(&format!("begin; lock table guard in {mode} mode")).await;
+        assert_eq!(number(&b, "select count(*) from w").await.unwrap(), 0);
+        b.must("insert into v values (1); commit").await;
+        lab.everywhere().await;
+        a.must("insert into w values (1)").await;
+        let error = a.run("commit").await.expect_err("it did not see the other's row");
+        assert_eq!(error.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE), "{mode}: {}", told(&error));
+        // What others write under the lock, and a lock that has gone, are no conflict.
+        b.must("delete from v").await;
+        lab.everywhere().await;
+        a.must(&format!("begin; savepoint s; lock table guard in {mode} mode; rollback to s")).await;
+        b.must(&format!("begin; lock table guard in {mode} mode; insert into v values (1); commit; delete from v"))
+            .await;
+        lab.everywhere().await;
+        a.must("insert into w values (1); delete from w; commit").await;
+        lab.everywhere().await;
+    }
+    // The child refers to the row as it was before an update; who deletes it as it is now comes first.
+    a.must("begin isolation level repeatable read; select from w").await;
+    b.must("update loose set note = 'changed since'").await;
+    lab.everywhere().await;
+    a.must("insert into of_loose values (1)").await;
+    b.must("delete from loose").await;
+    let _ = a.run("commit").await;
+    lab.everywhere().await;
+    lab.shows("select count(*) from of_loose where code not in (select code from loose)", "0").await;
+    lab.check_equal(5).await;
+}
