@@ -111,6 +111,7 @@ impl Http {
             http_certificate_good_until_s: self.tls.good_until_s(),
             up: self.started.elapsed(),
             disks: self.disks.now(),
+            silent_disks: self.disks.silent(),
             counts,
         }
     }

@@ -159,7 +159,7 @@ impl Node {
             inbox: inbox.clone(),
             postgres: postgres.clone(),
             counts: Counts::of(&config),
-            disks: Disks::watch(config.clone())?,
+            disks: Disks::watch(&config)?,
             latest: Latest::default(),
             started: Instant::now(),
             told: tokio::sync::Mutex::default(),

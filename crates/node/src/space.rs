@@ -1,18 +1,38 @@
 //! How much room there is on the disks that a node needs.
+//!
+//! Invariant: a file system that does not answer holds up nothing but what is known of itself.
 
 use crate::config::NodeConfig;
 use crate::error::Result;
 use crate::span::spawn_thread;
 use serde::Serialize;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// A file system that takes longer to say how much room it has does not answer.
+const SILENT_MAX: Duration = Duration::from_secs(30);
 
 /// Less than both is a problem.
 const FREE_MIN: u64 = 1 << 30;
 const FREE_SHARE_MIN: u64 = 20;
+/// How much room a file system has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub free_bytes: u64,
+    pub total_bytes: u64,
+}
+
+impl Room {
+    /// It takes as long as the file system takes.
+    pub fn of(folder: &Path) -> io::Result<Room> {
+        let room = nix::sys::statvfs::statvfs(folder)?;
+        let bytes = |blocks: u64| blocks * room.fragment_size() as u64;
+        Ok(Room { free_bytes: bytes(room.blocks_available()), total_bytes: bytes(room.blocks()) })
+    }
+}
 
 /// For `GET /status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -29,43 +49,102 @@ impl Space {
     }
 }
 
-/// Looks every now and then, in a thread that may hang in a file system that does not answer.
-pub struct Disks(Arc<Mutex<Vec<Space>>>);
+/// Looks every now and then, in a thread for each folder, which may hang in a file system that does not answer.
+pub struct Disks(Vec<Arc<Mutex<Look>>>);
+
+struct Look {
+    of: &'static str,
+    /// As it was last seen; `None`: not yet, or it could not be found out.
+    seen: Option<Room>,
+    /// Since when the file system has not answered.
+    asked: Option<Instant>,
+}
 
 impl Disks {
-    /// Looks for as long as somebody has this.
-    pub fn watch(config: Arc<NodeConfig>) -> Result<Disks> {
-        let seen = Arc::new(Mutex::new(spaces(&config)));
-        let watched = Arc::downgrade(&seen);
-        spawn_thread("onetrip-disks", move || {
-            while watched.strong_count() > 0 {
-                std::thread::sleep(LOOK_EVERY);
-                let now = spaces(&config);
-                if let Some(seen) = watched.upgrade() {
-                    *seen.lock().expect("no code that holds this lock panics") = now;
-                }
-            }
-        })?;
-        Ok(Disks(seen))
+    /// Looks for as long as somebody has this.  At first nothing is known.
+    pub fn watch(config: &NodeConfig) -> Result<Disks> {
+        let postgres = config.postgres.as_ref().map(|_| config.data_dir.join("postgres"));
+        let folders = [
+            ("log", Some(config.data_dir.clone())),
+            ("PostgreSQL", postgres),
+            ("archive", config.archive.as_ref().map(|archive| archive.folder.clone())),
+        ];
+        let folders = folders.into_iter().filter_map(|(of, folder)| Some((of, folder?)));
+        Disks::watch_with(folders, |folder| Room::of(folder).ok())
     }
 
+    fn watch_with(
+        folders: impl IntoIterator<Item = (&'static str, PathBuf)>,
+        room: impl Fn(&Path) -> Option<Room> + Copy + Send + 'static,
+    ) -> Result<Disks> {
+        let watch = |(of, folder): (&'static str, PathBuf)| {
+            let look = Arc::new(Mutex::new(Look { of, seen: None, asked: Some(Instant::now()) }));
+            let watched = Arc::downgrade(&look);
+            spawn_thread("onetrip-disks", move || loop {
+                let seen = room(&folder);
+                let Some(look) = watched.upgrade() else { return };
+                *lock(&look) = Look { of, seen, asked: None };
+                drop(look);
+                std::thread::sleep(LOOK_EVERY);
+                let Some(look) = watched.upgrade() else { return };
+                lock(&look).asked = Some(Instant::now());
+            })?;
+            Ok(look)
+        };
+        Ok(Disks(folders.into_iter().map(watch).collect::<Result<_>>()?))
+    }
+
+    /// What cannot be found out is left out.
     pub fn now(&self) -> Vec<Space> {
-        self.0.lock().expect("no code that holds this lock panics").clone()
+        let space = |look: &Arc<Mutex<Look>>| {
+            let look = lock(look);
+            let Room { free_bytes, total_bytes } = look.seen?;
+            Some(Space { of: look.of, free_bytes, total_bytes })
+        };
+        self.0.iter().filter_map(space).collect()
+    }
+
+    /// What the disks are needed for that do not answer.
+    pub fn silent(&self) -> Vec<&'static str> {
+        let is_silent = |look: &Look| look.asked.is_some_and(|asked| asked.elapsed() > SILENT_MAX);
+        self.0.iter().map(|look| lock(look)).filter(|look| is_silent(look)).map(|look| look.of).collect()
     }
 }
 
-/// What cannot be found out is left out.  It may take as long as the file systems take.
-fn spaces(config: &NodeConfig) -> Vec<Space> {
-    let postgres = config.data_dir.join("postgres");
-    let folders: [(&'static str, Option<&Path>); 3] = [
-        ("log", Some(&config.data_dir)),
-        ("PostgreSQL", config.postgres.as_ref().map(|_| postgres.as_path())),
-        ("archive", config.archive.as_ref().map(|a| a.folder.as_path())),
-    ];
-    let of = |(of, folder): (&'static str, Option<&Path>)| {
-        let room = nix::sys::statvfs::statvfs(folder?).ok()?;
-        let bytes = |blocks: u64| blocks * room.fragment_size() as u64;
-        Some(Space { of, free_bytes: bytes(room.blocks_available()), total_bytes: bytes(room.blocks()) })
-    };
-    folders.into_iter().filter_map(of).collect()
+fn lock(look: &Mutex<Look>) -> std::sync::MutexGuard<'_, Look> {
+    look.lock().expect("no code that holds this lock panics")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: Room = Room { free_bytes: 5 << 30, total_bytes: 100 << 30 };
+
+    /// Goal: a folder on a file system that hangs keeps neither the node from starting nor the others' figures away.
+    #[test]
+    fn a_file_system_that_hangs_holds_up_nothing_but_itself() {
+        let folders = [("archive", PathBuf::from("/hangs")), ("log", PathBuf::from("/answers"))];
+        let room = |folder: &Path| match folder == Path::new("/hangs") {
+            true => loop {
+                std::thread::park();
+            },
+            false => Some(ROOM),
+        };
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(Disks::watch_with(folders, room).unwrap()));
+        let disks = told.recv_timeout(Duration::from_secs(20)).expect("it starts without figures");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while disks.now().is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(disks.now(), [Space { of: "log", free_bytes: ROOM.free_bytes, total_bytes: ROOM.total_bytes }]);
+        assert!(disks.silent().is_empty());
+        let asked = Instant::now().checked_sub(2 * SILENT_MAX);
+        disks.0.iter().for_each(|look| {
+            let mut look = lock(look);
+            look.asked = look.asked.and(asked);
+        });
+        assert_eq!(disks.silent(), ["archive"]);
+    }
 }

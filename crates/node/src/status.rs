@@ -83,6 +83,8 @@ pub struct Surroundings {
     pub http_certificate_good_until_s: Option<u64>,
     pub up: Duration,
     pub disks: Vec<Space>,
+    /// What the disks are needed for that do not say how much room they have.
+    pub silent_disks: Vec<&'static str>,
     /// What PostgreSQL has counted, if it was asked; or why it does not tell.
     pub counts: Option<Arc<Result<Value, String>>>,
 }
@@ -554,6 +556,12 @@ fn problems(config: &NodeConfig, core: &CoreStatus, around: &Surroundings, quoru
             "the disk of the {} has only {} MiB left: make room there, before it is full and this region stops",
             disk.of,
             disk.free_bytes >> 20
+        ));
+    }
+    for of in &around.silent_disks {
+        problems.push(format!(
+            "the disk of the {of} does not answer, and how much room it has is not known: see the kernel's log, and whether what \
+             is mounted there can be reached"
         ));
     }
     if let Some(good) = around.certificate_good_until_s.map(certificate).filter(|c| c.days_left < EXPIRES_SOON_DAYS) {
