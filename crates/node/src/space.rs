@@ -18,6 +18,9 @@ const SILENT_MAX: Duration = Duration::from_secs(30);
 /// Less than both is a problem.
 const FREE_MIN: u64 = 1 << 30;
 const FREE_SHARE_MIN: u64 = 20;
+/// What is left to the log even on a small disk: the segments that it writes ahead, and as much again.
+const LOG_ROOM_MIN: u64 = 256 << 20;
+
 /// How much room a file system has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
@@ -31,6 +34,17 @@ impl Room {
         let room = nix::sys::statvfs::statvfs(folder)?;
         let bytes = |blocks: u64| blocks * room.fragment_size() as u64;
         Ok(Room { free_bytes: bytes(room.blocks_available()), total_bytes: bytes(room.blocks()) })
+    }
+
+    /// What has to stay free on the disk of the log, since a node whose log cannot be written ends: about as much as
+    /// below which the disk counts as nearly full.
+    pub fn of_log(self) -> u64 {
+        (self.total_bytes / FREE_SHARE_MIN).clamp(LOG_ROOM_MIN, FREE_MIN)
+    }
+
+    /// What something else may take on the disk of the log.
+    pub fn beside_log(self) -> u64 {
+        self.free_bytes.saturating_sub(self.of_log())
     }
 }
 
@@ -146,5 +160,13 @@ mod tests {
             look.asked = look.asked.and(asked);
         });
         assert_eq!(disks.silent(), ["archive"]);
+    }
+
+    #[test]
+    fn what_is_left_to_the_log_follows_the_size_of_its_disk() {
+        let of_log = |total_bytes| Room { free_bytes: 0, total_bytes }.of_log();
+        assert_eq!((of_log(2 << 30), of_log(10 << 30), of_log(1 << 40)), (256 << 20, 512 << 20, 1 << 30));
+        assert_eq!(ROOM.beside_log(), 4 << 30);
+        assert_eq!(Room { free_bytes: 1 << 20, ..ROOM }.beside_log(), 0);
     }
 }

@@ -6,10 +6,13 @@
 //! - If the call succeeds, `to` is a complete data folder that is synced to disk.  If it fails, what it leaves there
 //!   does no harm, since the caller gives a name that is not the final one, and renames the folder at the end.
 //! - When the future is dropped, `pg_basebackup` is killed.
+//! - A copy onto the disk of a node's log leaves the log its room ([`Room::of_log`]).
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::io::AsyncReadExt;
@@ -17,7 +20,10 @@ use tokio::process::Command;
 
 use super::server::without_pg_settings;
 use super::{file_error, PostgresError};
+use crate::space::Room;
 
+/// Within this time a copy writes less than the room that is left to the log.
+const LOOK_AT_ROOM_EVERY: Duration = Duration::from_millis(100);
 /// How much is kept of what `pg_basebackup` says besides its progress, to explain a failure; older lines are dropped.
 const SAID_BYTES_MAX: usize = 16 << 10;
 
@@ -36,11 +42,32 @@ pub struct BaseBackup {
 pub struct CopyProgress {
     pub done_kb: u64,
     pub total_kb: u64,
+    /// More than one means that a part of it is written to other folders.
+    #[serde(skip)]
+    pub tablespaces: u64,
 }
 
 impl BaseBackup {
     /// Makes the folder.  `progress` is called from time to time with how far the copy is.
-    pub async fn run(&self, mut progress: impl FnMut(CopyProgress)) -> Result<(), PostgresError> {
+    pub async fn run(&self, progress: impl FnMut(CopyProgress)) -> Result<(), PostgresError> {
+        self.copy(None, progress).await
+    }
+
+    /// The same beside a node's log: ends with [`PostgresError::NoRoom`] as soon as it is known that the copy does not
+    /// fit, or there is not more room left than `room` says that the log needs.
+    pub(super) async fn run_beside_log(
+        &self,
+        room: fn(&Path) -> io::Result<Room>,
+        progress: impl FnMut(CopyProgress),
+    ) -> Result<(), PostgresError> {
+        self.copy(Some(room), progress).await
+    }
+
+    async fn copy(
+        &self,
+        room: Option<fn(&Path) -> io::Result<Room>>,
+        mut progress: impl FnMut(CopyProgress),
+    ) -> Result<(), PostgresError> {
         remove_folder(&self.to)?;
         let program = self.bin_dir.join("pg_basebackup");
         let mut command = Command::from(without_pg_settings(&program));
@@ -64,8 +91,25 @@ impl BaseBackup {
         let mut said = Said::default();
         if let Some(mut stderr) = child.stderr.take() {
             let mut bytes = [0u8; 4096];
-            while let Ok(count @ 1..) = stderr.read(&mut bytes).await {
-                said.take(&bytes[..count], &mut progress);
+            let mut last = None;
+            let mut looks = tokio::time::interval(LOOK_AT_ROOM_EVERY);
+            loop {
+                tokio::select! {
+                    read = stderr.read(&mut bytes) => {
+                        let Ok(count @ 1..) = read else { break };
+                        said.take(&bytes[..count], &mut |now| {
+                            last = Some(now);
+                            progress(now);
+                        });
+                    }
+                    _ = looks.tick(), if room.is_some() => {
+                        if let Some(no_room) = self.no_room(room, last).await {
+                            // What it has written is removed by the caller.
+                            let _ = child.kill().await;
+                            return Err(no_room);
+                        }
+                    }
+                }
             }
         }
         let status = child.wait().await.map_err(|source| PostgresError::Program { program, source })?;
@@ -74,6 +118,23 @@ impl BaseBackup {
         }
         let reason = format!("{} ({status})", said.reason());
         Err(PostgresError::Step { step: "the base backup".into(), reason })
+    }
+
+    async fn no_room(
+        &self,
+        room: Option<fn(&Path) -> io::Result<Room>>,
+        progress: Option<CopyProgress>,
+    ) -> Option<PostgresError> {
+        let (room, beside) = (room?, self.to.parent()?.to_owned());
+        // The file system may hang.  If it does not know how much room it has, the copy goes on as if there was enough.
+        let room = tokio::task::spawn_blocking(move || room(&beside)).await.ok()?.ok()?;
+        let left = progress.filter(|p| p.tablespaces <= 1).map_or(0, |p| p.total_kb.saturating_sub(p.done_kb) << 10);
+        let fits = if left > 0 { left <= room.beside_log() } else { room.beside_log() > 0 };
+        (!fits).then(|| PostgresError::NoRoom {
+            needs_bytes: progress.map_or(0, |p| p.total_kb << 10),
+            log_bytes: room.of_log(),
+            folder: self.to.clone(),
+        })
     }
 }
 
@@ -140,26 +201,32 @@ pub(super) fn read_said(bytes: &[u8]) {
 /// `12345/67890 kB (18%), 0/1 tablespace` (PostgreSQL 15, progress_report in pg_basebackup.c).
 fn parse_progress(line: &str) -> Option<CopyProgress> {
     let (done, rest) = line.split_once('/')?;
-    let (total, _) = rest.split_once(" kB (")?;
-    Some(CopyProgress { done_kb: done.trim().parse().ok()?, total_kb: total.trim().parse().ok()? })
+    let (total, rest) = rest.split_once(" kB (")?;
+    let tablespaces = rest.rsplit_once('/').and_then(|(_, count)| count.split(' ').next()?.parse().ok());
+    Some(CopyProgress {
+        done_kb: done.trim().parse().ok()?,
+        total_kb: total.trim().parse().ok()?,
+        tablespaces: tablespaces.unwrap_or(1),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::write_program;
     use super::*;
 
     #[test]
     fn progress_and_errors_are_told_apart_however_they_arrive() {
         let text =
-            "waiting for checkpoint\n    0/22871 kB (0%), 0/1 tablespace\r 4021/22871 kB (17%), 0/1 tablespace\n\
+            "waiting for checkpoint\n    0/22871 kB (0%), 0/1 tablespace\r 4021/22871 kB (17%), 1/2 tablespaces\n\
                     pg_basebackup: error: could not receive data: a/b\npg_basebackup: removing data directory\n";
         for step in [1, 7, text.len()] {
             let mut said = Said::default();
             let mut seen = Vec::new();
             for chunk in text.as_bytes().chunks(step) {
-                said.take(chunk, &mut |p| seen.push((p.done_kb, p.total_kb)));
+                said.take(chunk, &mut |p| seen.push((p.done_kb, p.total_kb, p.tablespaces)));
             }
-            assert_eq!(seen, [(0, 22871), (4021, 22871)]);
+            assert_eq!(seen, [(0, 22871, 1), (4021, 22871, 2)]);
             assert_eq!(said.reason(), "could not receive data: a/b");
         }
     }
@@ -172,5 +239,38 @@ mod tests {
             said.take(&[b'x'; 100], &mut |_| {});
         }
         assert!(said.other.len() <= SAID_BYTES_MAX && said.line.len() <= SAID_BYTES_MAX);
+    }
+
+    /// A copy by what stands for `pg_basebackup`: it writes a file, says `progress` on standard error, and does `then`.
+    async fn copy_by(progress: &str, then: &str, room: fn(&Path) -> io::Result<Room>) -> Result<(), PostgresError> {
+        let dir = tempfile::tempdir().unwrap();
+        let script = format!("mkdir \"$2\"\necho 15 > \"$2/PG_VERSION\"\necho '{progress}' >&2\n{then}\n");
+        write_program(&dir.path().join("pg_basebackup"), &script);
+        let to = dir.path().join("copy");
+        let backup = BaseBackup { bin_dir: dir.path().into(), socket_dir: "/".into(), port: 1, to };
+        let copied = backup.run_beside_log(room, |_| {});
+        tokio::time::timeout(Duration::from_secs(60), copied).await.expect("the copy ends")
+    }
+
+    fn room(free_bytes: u64) -> io::Result<Room> {
+        Ok(Room { free_bytes, total_bytes: 100 << 30 })
+    }
+
+    #[tokio::test]
+    async fn a_copy_that_takes_the_room_of_the_log_is_stopped() {
+        let never_ends = "exec sleep 600";
+        let enough: fn(&Path) -> io::Result<Room> = |_| room(10 << 30);
+        copy_by("0/1048576 kB (0%), 0/1 tablespace", "", enough).await.unwrap();
+        // Too large for the disk, which is known from the start.
+        let Err(e) = copy_by("0/10485760 kB (0%), 0/1 tablespace", never_ends, enough).await else { panic!("it fits") };
+        let text = e.to_string();
+        assert!(text.contains("10240 MiB and 1024 MiB for the log have to be free"), "{text}");
+        // Something else has taken the room meanwhile; how much of the copy goes to another disk is not known.
+        let nearly_full: fn(&Path) -> io::Result<Room> = |_| room((1 << 30) - 1);
+        for progress in ["1048570/1048576 kB (99%), 0/1 tablespace", "0/1048576 kB (0%), 0/2 tablespaces", "waits"] {
+            let copied = copy_by(progress, never_ends, nearly_full).await;
+            assert!(matches!(copied, Err(PostgresError::NoRoom { .. })), "{progress}: {copied:?}");
+        }
+        copy_by("0/10485760 kB (0%), 0/2 tablespaces", "", enough).await.unwrap();
     }
 }

@@ -66,6 +66,12 @@ pub enum PostgresError {
     DoesNotStart { reason: String, log: PathBuf },
     #[error("{step} failed: {reason}")]
     Step { step: String, reason: String },
+    #[error(
+        "{folder} has no room for a copy of another member's PostgreSQL: at least {} MiB and {} MiB for the log have to be free on \
+         that disk; make room there, and the copy is made",
+        needs_bytes >> 20, log_bytes >> 20
+    )]
+    NoRoom { folder: PathBuf, needs_bytes: u64, log_bytes: u64 },
 }
 
 /// For the fuzzer: reads `bytes` as everything that is read from PostgreSQL's programs and from its files.
@@ -80,4 +86,34 @@ pub(crate) fn read_output(bytes: &[u8]) {
 
 fn file_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> PostgresError + 'a {
     move |source| PostgresError::File { action, path: path.to_path_buf(), source }
+}
+
+/// Another process writes it: here, a child that another test starts at this moment would keep it open, and a file that
+/// is open for writing cannot be run.
+#[cfg(test)]
+fn write_program(path: &Path, script: &str) {
+    let write = r#"printf '#!/bin/sh\n%s' "$1" > "$0" && chmod 700 "$0""#;
+    let written = std::process::Command::new("sh").arg("-c").arg(write).arg(path).arg(script).status();
+    assert!(written.unwrap().success());
+}
+
+/// A server of a node with this folder.
+#[cfg(test)]
+fn example(node_folder: &Path) -> Server {
+    Server {
+        node_folder: node_folder.into(),
+        bin_dir: "/bin".into(),
+        listen: "127.0.0.1".into(),
+        port: 5433,
+        database: "onetrip".into(),
+        node_id: 2,
+        region: "us-east-2".into(),
+        sequence_slot: 1,
+        sequence_stride: 8,
+        read_only: false,
+        looks_read_only: std::sync::Arc::default(),
+        tls: true,
+        level: Default::default(),
+        trace_every: None,
+    }
 }

@@ -1,11 +1,24 @@
 //! Makes a node's data folder anew: copies the PostgreSQL of another member, which goes on running.
 //!
-//! Invariant: the old folder stays in its place until the copy is whole, and only then the copy replaces it.  What
-//! belongs to the operator of this node (settings, who may connect) stays as it was here.
+//! Invariants:
+//! - The old folder stays in its place until the copy is whole, and only then the copy replaces it.  What belongs to
+//!   the operator of this node (settings, who may connect) stays as it was here.
+//! - A crash between any two steps loses neither the copy nor a folder that is to be kept: the next start finishes what
+//!   was begun ([`finish`]).  Folders are renamed first and removed last, which may take minutes.
+//!
+//! | folder | what it is | what a start does with it |
+//! |---|---|---|
+//! | `postgres` | the data folder | |
+//! | `postgres.unfinished` | a copy under way | removes it |
+//! | `postgres.new` | a whole copy | puts it in its place if that is empty, else removes it |
+//! | `postgres.keep` | the folder before the copy, to be kept | notes that it is kept, and renames it |
+//! | `postgres.kept` | the last that was kept, for the operator | nothing |
+//! | `postgres.gone` | to be removed | removes it |
 
 use std::fs;
-use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use onetrip_core::{LogIndex, NodeId, RegionId};
 use serde::Serialize;
@@ -13,9 +26,14 @@ use tokio::sync::watch;
 
 use super::donor::{Donors, Door, DOOR_PORT};
 use super::{file_error, remove_folder, BaseBackup, CopyProgress, PostgresError, RebuildFrom, Server};
+use crate::space::Room;
 
 /// Files that stay this node's own, whichever member its rows are copied from.
 const OPERATORS_FILES: [&str; 4] = ["postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"];
+
+/// `pg_basebackup`, once killed, leaves a process that ends when its connection does, and may make a file until then.
+const TRIES_TO_REMOVE: u32 = 50;
+const TRY_TO_REMOVE_EVERY: Duration = Duration::from_millis(100);
 
 /// A file in the node's folder.  Its modification time says when PostgreSQL was last copied because it could not apply
 /// an entry.
@@ -50,7 +68,7 @@ pub(super) async fn copy(
         let mut state = CopyState {
             node: donor.node,
             region: donor.region.clone(),
-            progress: CopyProgress { done_kb: 0, total_kb: 0 },
+            progress: CopyProgress { done_kb: 0, total_kb: 0, tablespaces: 1 },
         };
         report(state.clone());
         let door = Door::open(&server.node_folder, Arc::clone(donors), donor.node)?;
@@ -61,7 +79,7 @@ pub(super) async fn copy(
             to: server.unfinished(),
         };
         let copied = backup
-            .run(|progress| {
+            .run_beside_log(Room::of, |progress| {
                 state.progress = progress;
                 report(state.clone());
             })
@@ -69,15 +87,25 @@ pub(super) async fn copy(
         drop(door);
         match copied {
             Ok(()) => {
-                let server = server.clone();
                 let keep_old = order.is_some_and(|order| order.keep_old);
-                // Removing a large folder takes a while.
-                let span = tracing::Span::current();
-                let swapped = tokio::task::spawn_blocking(move || span.in_scope(|| swap(&server, keep_old))).await;
-                swapped.map_err(|e| PostgresError::Refused(format!("putting the copy in its place failed: {e}")))??;
+                let places = Places::of(server);
+                beside("putting the copy in its place", move || {
+                    swap(&places, keep_old, &mut || Ok(()))?;
+                    // The copy is in its place; what is left does no harm but take room until the next copy.
+                    let _ = places.remove_gone(&mut || Ok(())).inspect_err(|e| tracing::warn!("{e}"));
+                    Ok(())
+                })
+                .await?;
                 return Ok(donor.shows);
             }
             Err(e) => {
+                if let Err(e) = remove_unfinished(server).await {
+                    tracing::warn!("what there is of a copy takes room until the next try: {e}");
+                }
+                if matches!(e, PostgresError::NoRoom { .. }) {
+                    // Others' are as large.
+                    return Err(e);
+                }
                 tracing::warn!(donor = %donor.node, "cannot copy PostgreSQL's folder: {e}");
                 last_error = Some((donor, e));
             }
@@ -92,51 +120,162 @@ pub(super) async fn copy(
     })
 }
 
-/// Puts the new folder in the place of the old one.  An old folder that is kept stays until another one is kept.
-fn swap(server: &Server, keep_old: bool) -> Result<(), PostgresError> {
-    let (data, new) = (server.data(), server.unfinished());
-    let (old, kept) = (server.node_folder.join("postgres.old"), server.node_folder.join("postgres.kept"));
-    if !data.exists() && old.exists() {
-        // A crash came between the two renames below.
-        fs::rename(&old, &data).map_err(file_error("rename", &old))?;
+/// Removes what there is of a copy that has failed.
+async fn remove_unfinished(server: &Server) -> Result<(), PostgresError> {
+    let unfinished = server.unfinished();
+    beside("removing a copy", move || {
+        for _ in 1..TRIES_TO_REMOVE {
+            match remove_folder(&unfinished) {
+                Ok(()) => return Ok(()),
+                Err(_) => std::thread::sleep(TRY_TO_REMOVE_EVERY),
+            }
+        }
+        remove_folder(&unfinished)
+    })
+    .await
+}
+
+/// Does what may take a while, such as to remove a large folder.
+async fn beside(
+    what: &str,
+    work: impl FnOnce() -> Result<(), PostgresError> + Send + 'static,
+) -> Result<(), PostgresError> {
+    let span = tracing::Span::current();
+    let done = tokio::task::spawn_blocking(move || span.in_scope(work)).await;
+    done.map_err(|e| PostgresError::Refused(format!("{what} failed: {e}")))?
+}
+
+/// Finishes what a crash has cut short, and removes what there is of a copy; to be called before the server is started.
+/// An error is logged: it does no harm but take room until the next copy.
+pub(super) async fn tidy(server: &Server) {
+    let (places, unfinished) = (Places::of(server), server.unfinished());
+    if let Err(e) = beside("finishing a copy", move || finish(&places, &mut || Ok(()))).await {
+        tracing::warn!("{e}");
     }
-    remove_folder(&old)?;
+    if unfinished.exists() {
+        tracing::info!("removing a copy of PostgreSQL that was not finished: {}", unfinished.display());
+        if let Err(e) = remove_unfinished(server).await {
+            tracing::warn!("{e}");
+        }
+    }
+}
+
+/// What the folders are called; see above.
+struct Places {
+    node_folder: PathBuf,
+    data: PathBuf,
+    unfinished: PathBuf,
+    new: PathBuf,
+    keep: PathBuf,
+    kept: PathBuf,
+    gone: PathBuf,
+    /// What earlier releases called the folder before the copy, whether it was to be kept or not.
+    old: PathBuf,
+}
+
+/// Called before each change, so that a test can end there.
+type Step<'a> = &'a mut dyn FnMut() -> Result<(), PostgresError>;
+
+impl Places {
+    fn of(server: &Server) -> Places {
+        let named = |name: &str| server.node_folder.join(name);
+        Places {
+            node_folder: server.node_folder.clone(),
+            data: server.data(),
+            unfinished: server.unfinished(),
+            new: named("postgres.new"),
+            keep: named("postgres.keep"),
+            kept: named("postgres.kept"),
+            gone: named("postgres.gone"),
+            old: named("postgres.old"),
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path, step: Step) -> Result<(), PostgresError> {
+        step()?;
+        fs::rename(from, to).map_err(file_error("rename", from))?;
+        sync_folder(&self.node_folder)
+    }
+
+    fn remove_gone(&self, step: Step) -> Result<(), PostgresError> {
+        if self.gone.exists() {
+            step()?;
+        }
+        remove_folder(&self.gone)
+    }
+
+    /// A folder of which a part may have been removed has another name than one that is whole.
+    fn discard(&self, folder: &Path, step: Step) -> Result<(), PostgresError> {
+        self.remove_gone(step)?;
+        self.rename(folder, &self.gone, step)
+    }
+}
+
+/// Puts the copy, which is whole, in the place of the old folder.  An old folder that is kept stays until another one
+/// is kept.
+fn swap(places: &Places, keep_old: bool, step: Step) -> Result<(), PostgresError> {
+    let Places { data, unfinished, new, keep, gone, old, .. } = places;
+    finish(places, step)?;
+    if !data.exists() && old.exists() {
+        // A crash came between two renames of an earlier release.
+        places.rename(old, data, step)?;
+    }
     for name in OPERATORS_FILES {
-        let (own, copy) = (data.join(name), new.join(name));
+        let (own, copy) = (data.join(name), unfinished.join(name));
         if own.is_file() {
+            step()?;
             fs::copy(&own, &copy).map_err(file_error("copy", &own))?;
             fs::File::open(&copy).and_then(|f| f.sync_all()).map_err(file_error("sync", &copy))?;
         }
     }
-    sync_folder(&new)?;
-    match fs::rename(&data, &old) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(file_error("rename", &data)(e)),
-        _ => {}
+    sync_folder(unfinished)?;
+    places.rename(unfinished, new, step)?;
+    if data.exists() {
+        places.rename(data, if keep_old { keep } else { gone }, step)?;
     }
-    fs::rename(&new, &data).map_err(file_error("rename", &new))?;
-    sync_folder(&server.node_folder)?;
-    if keep_old && old.exists() {
-        remove_folder(&kept)?;
-        fs::rename(&old, &kept).map_err(file_error("rename", &old))?;
-        sync_folder(&server.node_folder)?;
-        tracing::warn!("the data folder of the PostgreSQL that could not apply an entry is kept: {}", kept.display());
+    places.rename(new, data, step)?;
+    settle(places, step)
+}
+
+/// What a crash has left of [`swap`] is done.
+fn finish(places: &Places, step: Step) -> Result<(), PostgresError> {
+    let Places { data, new, old, .. } = places;
+    match (new.exists(), data.exists()) {
+        (true, false) => places.rename(new, data, step)?,
+        (true, true) => places.discard(new, step)?,
+        (false, _) => {}
     }
-    if keep_old {
-        write_healed(server);
+    settle(places, step)?;
+    if old.exists() && data.exists() {
+        tracing::warn!(
+            "{} is from a copy that an earlier release did not finish, and may be the only place of tables that this server \
+             alone had: look into it, then remove it",
+            old.display()
+        );
+    }
+    places.remove_gone(step)
+}
+
+/// Has the folder that is to be kept take the place of the last one that was.
+fn settle(places: &Places, step: Step) -> Result<(), PostgresError> {
+    let Places { keep, kept, .. } = places;
+    if !keep.exists() {
         return Ok(());
     }
-    // The copy is in its place; what is left of the old folder does no harm but take room until the next copy.
-    if let Err(e) = remove_folder(&old) {
-        tracing::warn!("{e}");
+    write_healed(places);
+    if kept.exists() {
+        places.discard(kept, step)?;
     }
+    places.rename(keep, kept, step)?;
+    tracing::warn!("the data folder of the PostgreSQL that could not apply an entry is kept: {}", kept.display());
     Ok(())
 }
 
 /// Notes that PostgreSQL was copied now ([`HEALED_FILE`]).  This is done only once the copy is in its place, so that a
 /// copy that a restart of the node cut short does not count, nor does an order that was withdrawn because the old
 /// server got further by itself.
-fn write_healed(server: &Server) {
-    let file = server.node_folder.join(HEALED_FILE);
+fn write_healed(places: &Places) {
+    let file = places.node_folder.join(HEALED_FILE);
     if let Err(e) = fs::write(&file, "PostgreSQL was copied when this file was written\n") {
         tracing::warn!("cannot write {}, so PostgreSQL may be copied more than once an hour: {e}", file.display());
     }
@@ -149,50 +288,142 @@ pub fn sync_folder(folder: &std::path::Path) -> Result<(), PostgresError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{example, Supervisor};
     use super::*;
 
-    fn server(node_folder: &std::path::Path) -> Server {
-        Server {
-            node_folder: node_folder.into(),
-            bin_dir: "/bin".into(),
-            listen: "127.0.0.1".into(),
-            port: 5433,
-            database: "onetrip".into(),
-            node_id: 2,
-            region: "us-east-2".into(),
-            sequence_slot: 1,
-            sequence_stride: 8,
-            read_only: false,
-            looks_read_only: Arc::default(),
-            tls: false,
-            level: Default::default(),
-            trace_every: None,
+    /// As many changes as `put` and `finish` make at most.
+    const SWAP_CHANGES: usize = 7;
+    const FINISH_CHANGES: usize = 5;
+
+    fn folder(path: &Path, which: &str) {
+        fs::create_dir_all(path).unwrap();
+        fs::write(path.join("pg_hba.conf"), which).unwrap();
+        fs::write(path.join("PG_VERSION"), which).unwrap();
+    }
+
+    /// As the copy is put in its place outside of tests.
+    fn put(places: &Places, keep_old: bool, step: Step) -> Result<(), PostgresError> {
+        swap(places, keep_old, step)?;
+        places.remove_gone(step)
+    }
+
+    fn read(path: &Path, name: &str) -> Option<String> {
+        fs::read_to_string(path.join(name)).ok()
+    }
+
+    fn which(path: &Path) -> Option<String> {
+        read(path, "PG_VERSION")
+    }
+
+    /// A crash before the change with this number, counted from 0.
+    fn crash_at(change: usize) -> impl FnMut() -> Result<(), PostgresError> {
+        let mut left = change;
+        move || {
+            left = left.checked_sub(1).ok_or(PostgresError::Refused("crash".into()))?;
+            Ok(())
         }
     }
 
-    fn folder(path: &std::path::Path, text: &str) {
-        fs::create_dir_all(path).unwrap();
-        fs::write(path.join("pg_hba.conf"), text).unwrap();
-        fs::write(path.join("PG_VERSION"), text).unwrap();
+    /// A crash also cuts short what removes a folder, which may have removed the file that says which one it is.
+    fn is_crash(places: &Places, result: Result<(), PostgresError>) -> bool {
+        let is_crash = match result {
+            Ok(()) => false,
+            Err(PostgresError::Refused(why)) if why == "crash" => true,
+            Err(e) => panic!("{e}"),
+        };
+        if is_crash && places.gone.exists() {
+            let _ = fs::remove_file(places.gone.join("PG_VERSION"));
+        }
+        is_crash
     }
 
-    /// Goal: the operator's files outlive a copy, also one that a crash interrupted between its two renames.
+    /// Goal: the operator's files outlive a copy, also one that an earlier release was interrupted at.
     #[test]
     fn the_operators_files_stay_and_a_kept_folder_is_replaced_by_the_next() {
         let node_folder = tempfile::tempdir().unwrap();
-        let server = server(node_folder.path());
-        let read = |path: &std::path::Path, name: &str| fs::read_to_string(path.join(name)).unwrap();
-        folder(&server.data(), "own");
+        let places = Places::of(&example(node_folder.path()));
+        folder(&places.data, "own");
         for (round, keep_old) in [false, true, false, true].into_iter().enumerate() {
-            folder(&server.unfinished(), &format!("copy {round}"));
+            folder(&places.unfinished, &format!("copy {round}"));
             if round == 2 {
-                fs::rename(server.data(), node_folder.path().join("postgres.old")).unwrap();
+                fs::rename(&places.data, &places.old).unwrap();
             }
-            swap(&server, keep_old).unwrap();
-            assert_eq!(read(&server.data(), "pg_hba.conf"), "own", "round {round}");
-            assert_eq!(read(&server.data(), "PG_VERSION"), format!("copy {round}"));
-            assert!(!node_folder.path().join("postgres.old").exists());
+            put(&places, keep_old, &mut || Ok(())).unwrap();
+            assert_eq!(read(&places.data, "pg_hba.conf").unwrap(), "own", "round {round}");
+            assert_eq!(which(&places.data), Some(format!("copy {round}")));
+            assert!(!places.old.exists() && !places.gone.exists());
         }
-        assert_eq!(read(&node_folder.path().join("postgres.kept"), "PG_VERSION"), "copy 2");
+        assert_eq!(which(&places.kept).unwrap(), "copy 2");
+    }
+
+    /// Goal: wherever a crash interrupts a copy's way into its place, and wherever others interrupt the starts that
+    /// finish it, there is a whole data folder, and the folder that is to be kept is there.
+    ///
+    /// Method: a crash before each change that `put` makes, and after each of them one before each change that
+    /// `finish` makes.  The last start is not interrupted.
+    #[test]
+    fn a_crash_loses_neither_the_copy_nor_what_is_to_be_kept() {
+        let (mut crashes, mut in_place) = (0, 0);
+        for (keep_old, kept_before, at, again_at) in cases() {
+            let node_folder = tempfile::tempdir().unwrap();
+            let places = Places::of(&example(node_folder.path()));
+            let case = format!("keep {keep_old}, kept before {kept_before}, crashes at {at} and {again_at}");
+            folder(&places.data, "own");
+            folder(&places.unfinished, "copy");
+            if kept_before {
+                folder(&places.kept, "kept before");
+            }
+            if is_crash(&places, put(&places, keep_old, &mut crash_at(at))) {
+                crashes += 1;
+                let again = is_crash(&places, finish(&places, &mut crash_at(again_at)));
+                assert!(at < SWAP_CHANGES && !(again && again_at == FINISH_CHANGES), "{case}");
+                finish(&places, &mut || Ok(())).unwrap();
+            }
+            let copied = which(&places.data).as_deref() == Some("copy");
+            in_place += usize::from(copied);
+            assert!(copied || which(&places.data).as_deref() == Some("own"), "{case}");
+            assert_eq!(read(&places.data, "pg_hba.conf").unwrap(), "own", "{case}");
+            let kept = match (copied && keep_old, kept_before) {
+                (true, _) => Some("own"),
+                (false, true) => Some("kept before"),
+                (false, false) => None,
+            };
+            assert_eq!(which(&places.kept).as_deref(), kept, "{case}");
+            assert_eq!(node_folder.path().join(HEALED_FILE).exists(), copied && keep_old, "{case}");
+            for left in [&places.new, &places.keep, &places.gone] {
+                assert!(!left.exists(), "{case}: {}", left.display());
+            }
+            // The copy that was lost is made again.
+            folder(&places.unfinished, "second copy");
+            put(&places, false, &mut || Ok(())).unwrap();
+            assert_eq!(which(&places.data).unwrap(), "second copy", "{case}");
+            assert_eq!(which(&places.kept).as_deref(), kept, "{case}");
+        }
+        assert!(crashes > 100 && in_place > 100, "{crashes} crashes; after {in_place} the copy was in its place");
+    }
+
+    fn cases() -> impl Iterator<Item = (bool, bool, usize, usize)> {
+        let flags = [(false, false), (false, true), (true, false), (true, true)].into_iter();
+        let crashes = || (0..=SWAP_CHANGES).flat_map(|at| (0..=FINISH_CHANGES).map(move |again| (at, again)));
+        flags.flat_map(move |(keep, kept)| crashes().map(move |(at, again)| (keep, kept, at, again)))
+    }
+
+    /// Goal: what an interrupted copy has written does not keep the server from starting on a full disk.
+    #[tokio::test]
+    async fn a_start_removes_an_unfinished_copy_and_finishes_a_whole_one() {
+        let node_folder = tempfile::tempdir().unwrap();
+        let server = example(node_folder.path());
+        let places = Places::of(&server);
+        // There is no such program as the server, which it finds out last.
+        let start = || async { assert!(Supervisor::start_server(server.clone(), None).await.is_err()) };
+        folder(&places.data, "own");
+        folder(&places.unfinished, "half");
+        start().await;
+        assert!(!places.unfinished.exists());
+        assert_eq!(which(&places.data).unwrap(), "own");
+        fs::rename(&places.data, &places.keep).unwrap();
+        folder(&places.new, "copy");
+        start().await;
+        assert_eq!((which(&places.data).unwrap(), which(&places.kept).unwrap()), ("copy".into(), "own".into()));
     }
 }

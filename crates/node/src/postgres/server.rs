@@ -329,6 +329,7 @@ pub(super) fn reason(log: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::example;
     use super::*;
 
     #[test]
@@ -365,7 +366,7 @@ mod tests {
     fn a_log_that_has_grown_large_is_moved_while_it_is_written() {
         use std::io::Write;
         let dir = tempfile::tempdir().unwrap();
-        let server = Server { node_folder: dir.path().into(), ..example() };
+        let server = example(dir.path());
         let mut writer = fs::OpenOptions::new().create(true).append(true).open(server.log()).unwrap();
         let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
         writer.write_all(b"one\n").unwrap();
@@ -380,7 +381,7 @@ mod tests {
 
     #[test]
     fn settings_quote_what_they_are_given() {
-        let server = example();
+        let server = example(Path::new("/data/it's"));
         let settings = server.settings(15, Level(0));
         assert!(settings.contains("unix_socket_directories = '/data/it''s'\n"), "{settings}");
         assert!(settings.contains("onetrip.agent_socket = '/data/it''s/agent.sock'\n"), "{settings}");
@@ -390,25 +391,6 @@ mod tests {
         assert!(!settings.contains("format_level"));
         assert!(server.settings(15, Level(1)).contains("onetrip.format_level = 1\n"));
         assert!(settings.contains("ssl = on\nssl_cert_file = '/data/it''s/tls/node.crt'\n"), "{settings}");
-        assert!(!Server { tls: false, ..example() }.settings(15, Level(0)).contains("ssl"));
-    }
-
-    fn example() -> Server {
-        Server {
-            node_folder: "/data/it's".into(),
-            bin_dir: "/bin".into(),
-            listen: "127.0.0.1".into(),
-            port: 5433,
-            database: "onetrip".into(),
-            node_id: 2,
-            region: "us-east-2".into(),
-            sequence_slot: 1,
-            sequence_stride: 8,
-            read_only: false,
-            looks_read_only: Arc::default(),
-            tls: true,
-            level: Level(0),
-            trace_every: None,
-        }
+        assert!(!Server { tls: false, ..server }.settings(15, Level(0)).contains("ssl"));
     }
 }

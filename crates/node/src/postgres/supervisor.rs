@@ -36,6 +36,8 @@ const QUICK_STOP_WAIT: Duration = Duration::from_secs(5);
 const ORPHANS_WAIT: Duration = Duration::from_secs(5);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// While the disk has no room for a copy.  Each try has another region's server write a checkpoint.
+const NO_ROOM_BACKOFF_MAX: Duration = Duration::from_secs(120);
 /// A copy that fails is logged only when the wait before the next try is longer than this.
 const FIRST_TRIES: Duration = Duration::from_secs(1);
 /// After a server has run this long, the backoff starts anew.
@@ -118,6 +120,7 @@ impl Supervisor {
             problem: None,
         }));
         let lock = lock_folder(&server)?;
+        rebuild::tidy(&server).await;
         let there = server.data().join("PG_VERSION").is_file();
         if !there && rebuild.is_none() {
             return Err(PostgresError::Refused(format!(
@@ -322,8 +325,11 @@ impl Keeper {
                         tracing::error!(error = %e, "cannot make PostgreSQL's folder anew");
                     }
                     lock(&self.state).problem = Some(e.to_string());
-                    tokio::time::sleep(backoff).await;
-                    backoff = (backoff * 2).min(BACKOFF_MAX);
+                    tokio::select! {
+                        Ok(()) = orders.changed() => {}
+                        () = tokio::time::sleep(backoff) => {}
+                    }
+                    backoff = longer(backoff, &e);
                 }
             }
         }
@@ -534,6 +540,12 @@ impl Keeper {
     }
 }
 
+/// The wait before the next try to copy, after one that failed.
+fn longer(backoff: Duration, e: &PostgresError) -> Duration {
+    let most = if matches!(e, PostgresError::NoRoom { .. }) { NO_ROOM_BACKOFF_MAX } else { BACKOFF_MAX };
+    (backoff * 2).min(most)
+}
+
 /// Resolves when the data folder is to be made anew.
 async fn next_order(orders: &mut Option<watch::Receiver<Option<RebuildFrom>>>) {
     if let Some(orders) = orders {
@@ -545,4 +557,72 @@ async fn next_order(orders: &mut Option<watch::Receiver<Option<RebuildFrom>>>) {
         }
     }
     std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::donor::{Boxed, Donor, Donors, Stream};
+    use super::super::{example, write_program};
+    use super::*;
+    use onetrip_core::{LogIndex, RegionId};
+    use std::path::Path;
+
+    struct OneDonor;
+
+    impl Donors for OneDonor {
+        fn choose(&self, _: Option<LogIndex>) -> Boxed<'_, Result<Vec<Donor>, String>> {
+            let donor = Donor { node: onetrip_core::NodeId(1), region: RegionId::from("a"), shows: LogIndex(1) };
+            Box::pin(async { Ok(vec![donor]) })
+        }
+
+        fn connect(&self, _: onetrip_core::NodeId) -> Boxed<'_, std::io::Result<Box<dyn Stream>>> {
+            Box::pin(async { Err(std::io::ErrorKind::ConnectionRefused.into()) })
+        }
+    }
+
+    /// Goal: a database that is larger than the disk neither fills it nor is copied again every few seconds.
+    #[tokio::test]
+    async fn a_copy_that_does_not_fit_is_stopped_and_removed_and_the_state_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let bin_dir = folder.path().join("bin");
+        std::fs::create_dir(&bin_dir).unwrap();
+        write_program(&bin_dir.join("postgres"), "echo 'postgres (PostgreSQL) 15.20'");
+        // A petabyte.
+        let progress = "0/1099511627776 kB (0%), 0/1 tablespace";
+        let copy = format!("mkdir \"$2\"; touch \"$2/PG_VERSION\" made; echo '{progress}' >&2; exec sleep 600");
+        write_program(&bin_dir.join("pg_basebackup"), &format!("cd '{}'; {copy}", folder.path().display()));
+        let server = Server { bin_dir, ..example(folder.path()) };
+        let (_orders, orders) = watch::channel(None);
+        let rebuild = Rebuild { orders, donors: Arc::new(OneDonor) };
+        let unfinished = server.unfinished();
+        let supervisor = Supervisor::start_server(server, Some(rebuild)).await.unwrap();
+        let is_there = |path: &Path| path.try_exists().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let problem = supervisor.state().problem.unwrap_or_default();
+            // It is made and removed again with each try.
+            if problem.contains("1073741824 MiB and") && problem.contains("for the log") && !is_there(&unfinished) {
+                break;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{problem:?}; {} is there: {}",
+                unfinished.display(),
+                is_there(&unfinished)
+            );
+            tokio::time::sleep(POLL_STARTING).await;
+        }
+        assert!(is_there(&folder.path().join("made")));
+        assert_eq!(supervisor.state().state, ServerState::Copying);
+        supervisor.stop().await;
+    }
+
+    #[test]
+    fn a_copy_without_room_is_tried_again_after_minutes_and_any_other_after_seconds() {
+        let no_room = PostgresError::NoRoom { folder: "/".into(), needs_bytes: 1, log_bytes: 1 };
+        let longest = |e| (0..30).fold(BACKOFF_MIN, |backoff, _| longer(backoff, e));
+        assert_eq!(longest(&no_room), NO_ROOM_BACKOFF_MAX);
+        assert_eq!(longest(&PostgresError::Refused("no donor".into())), BACKOFF_MAX);
+        assert_eq!(longer(BACKOFF_MIN, &no_room), 2 * BACKOFF_MIN);
+    }
 }
