@@ -4,7 +4,7 @@
 //! user, who may add settings below that line.
 
 use std::fs;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::{file_error, PostgresError};
 use crate::config::{NodeConfig, CHECKPOINT_FILE};
 use crate::disk::CheckpointFile;
+use crate::space::Room;
 use crate::tls;
 use onetrip_core::{checkpoint, Level};
 
@@ -234,25 +235,36 @@ impl Server {
         bytes
     }
 
-    /// To be called while the server runs: once its log is large, moves what is in it to `postgres.log.1`.
-    pub(super) fn trim_log(&self) {
-        if let Err(e) = self.trim_log_above(LOG_BYTES_MAX) {
-            tracing::warn!("cannot shorten {}: {e}", self.log().display());
-        }
+    /// To be called while the server runs: once its log is large, moves what is in it to `postgres.log.1`.  It takes as
+    /// long as the disk takes.
+    pub(super) fn trim_log(&self) -> io::Result<()> {
+        self.trim_log_above(LOG_BYTES_MAX, &Room::of)
     }
 
     /// The server has the file open for appending, so it is copied and then emptied; a line that is written between the
-    /// last look and that is lost.
-    fn trim_log_above(&self, bytes_max: u64) -> std::io::Result<()> {
-        if self.log_end() <= bytes_max {
+    /// last look and that is lost.  If the disk has no room for the copy beside the node's own log, which is needed
+    /// more, all of it is lost.
+    fn trim_log_above(&self, bytes_max: u64, room: &dyn Fn(&Path) -> io::Result<Room>) -> io::Result<()> {
+        let bytes = self.log_end();
+        if bytes <= bytes_max {
             return Ok(());
         }
-        let (old, copy) = (self.node_folder.join("postgres.log.1"), self.node_folder.join("postgres.log.1.unfinished"));
         let log = fs::OpenOptions::new().read(true).write(true).open(self.log())?;
-        let mut copied = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&copy)?;
-        // Until there is nothing more.
-        while std::io::copy(&mut &log, &mut copied)? > 0 {}
-        fs::rename(&copy, &old)?;
+        if room(&self.node_folder)?.beside_log() < bytes {
+            tracing::warn!(
+                "{} is emptied: it has {} MiB, and its disk has no room for a copy; make room there",
+                self.log().display(),
+                bytes >> 20
+            );
+            return log.set_len(0);
+        }
+        let copy = self.node_folder.join("postgres.log.1.unfinished");
+        let copied = copy_all(&log, &copy).and_then(|()| fs::rename(&copy, self.node_folder.join("postgres.log.1")));
+        if copied.is_err() {
+            // It may be what fills the disk.
+            let _ = fs::remove_file(&copy);
+        }
+        copied?;
         log.set_len(0)
     }
 
@@ -268,6 +280,13 @@ impl Server {
         file.read_to_end(&mut bytes).ok()?;
         reason(&String::from_utf8_lossy(&bytes))
     }
+}
+
+fn copy_all(mut log: &fs::File, to: &Path) -> io::Result<()> {
+    let mut copied = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(to)?;
+    // Until there is nothing more.
+    while io::copy(&mut log, &mut copied)? > 0 {}
+    Ok(())
 }
 
 fn with_ours(libraries: &str) -> Option<String> {
@@ -370,13 +389,37 @@ mod tests {
         let mut writer = fs::OpenOptions::new().create(true).append(true).open(server.log()).unwrap();
         let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
         writer.write_all(b"one\n").unwrap();
-        server.trim_log_above(4).unwrap();
+        server.trim_log_above(4, &enough).unwrap();
         assert_eq!(read("postgres.log"), "one\n");
         writer.write_all(b"two\n").unwrap();
-        server.trim_log_above(4).unwrap();
+        server.trim_log_above(4, &enough).unwrap();
         writer.write_all(b"FATAL:  three\n").unwrap();
         assert_eq!((read("postgres.log"), read("postgres.log.1")), ("FATAL:  three\n".into(), "one\ntwo\n".into()));
         assert_eq!(server.reason_in_log(50).unwrap(), "FATAL: three");
+    }
+
+    fn enough(_: &Path) -> io::Result<Room> {
+        Ok(Room { free_bytes: 50 << 30, total_bytes: 100 << 30 })
+    }
+
+    #[test]
+    fn a_log_for_whose_copy_there_is_no_room_leaves_none_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = example(dir.path());
+        let there = || {
+            let mut names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        fs::write(server.log(), "one\n").unwrap();
+        let full = |_: &Path| Ok(Room { free_bytes: 1 << 30, total_bytes: 100 << 30 });
+        server.trim_log_above(3, &full).unwrap();
+        assert_eq!((server.log_end(), there()), (0, vec!["postgres.log".into()]));
+        // The copy is written and cannot take its place.
+        fs::write(server.log(), "two\n").unwrap();
+        fs::create_dir_all(dir.path().join("postgres.log.1/in the way")).unwrap();
+        server.trim_log_above(3, &enough).unwrap_err();
+        assert_eq!((server.log_end(), there()), (4, vec!["postgres.log".into(), "postgres.log.1".into()]));
     }
 
     #[test]

@@ -44,6 +44,7 @@ const FIRST_TRIES: Duration = Duration::from_secs(1);
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 const POLL_STARTING: Duration = Duration::from_millis(20);
 const LOOK_AT_LOG_EVERY: Duration = Duration::from_secs(5);
+const TRIM_LOG_AGAIN_AFTER: Duration = Duration::from_secs(300);
 /// An adopted server is not a child process, so the supervisor has to poll to see that it has ended.
 const POLL_ADOPTED: Duration = Duration::from_millis(100);
 
@@ -484,6 +485,7 @@ impl Keeper {
 
     /// Returns when the server has ended, with the reason.  Cancel-safe.
     async fn watch(&self, running: &mut Running) -> String {
+        let mut trim_at = Instant::now() + LOOK_AT_LOG_EVERY;
         loop {
             if let Some(why) = self.ended(running) {
                 return why;
@@ -498,13 +500,26 @@ impl Keeper {
                         let status = ended.map_or_else(|e| e.to_string(), |s| s.to_string());
                         return self.why(running, &status);
                     }
-                    Err(_) => self.server.trim_log(),
+                    Err(_) => self.trim_log(&mut trim_at).await,
                 },
                 None => {
                     tokio::time::sleep(POLL_ADOPTED).await;
-                    self.server.trim_log();
+                    self.trim_log(&mut trim_at).await;
                 }
             }
+        }
+    }
+
+    async fn trim_log(&self, at: &mut Instant) {
+        if Instant::now() < *at {
+            return;
+        }
+        let server = self.server.clone();
+        let trimmed = tokio::task::spawn_blocking(move || server.trim_log()).await;
+        let trimmed = trimmed.unwrap_or_else(|e| Err(std::io::Error::other(e)));
+        *at = Instant::now() + if trimmed.is_ok() { LOOK_AT_LOG_EVERY } else { TRIM_LOG_AGAIN_AFTER };
+        if let Err(e) = trimmed {
+            tracing::warn!("cannot shorten {}: {e}", self.server.log().display());
         }
     }
 
@@ -615,6 +630,36 @@ mod tests {
         assert!(is_there(&folder.path().join("made")));
         assert_eq!(supervisor.state().state, ServerState::Copying);
         supervisor.stop().await;
+    }
+
+    /// Goal: what keeps the log from being shortened is not tried, and logged, ten times a second.
+    #[tokio::test]
+    async fn a_log_that_cannot_be_shortened_is_left_alone_for_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let server = example(folder.path());
+        std::fs::File::create(server.log()).unwrap().set_len(65 << 20).unwrap();
+        let in_the_way = folder.path().join("postgres.log.1");
+        std::fs::create_dir_all(in_the_way.join("x")).unwrap();
+        let state = Arc::new(Mutex::new(PostgresState {
+            state: ServerState::Ready,
+            pid: None,
+            port: server.port,
+            database: server.database.clone(),
+            restarts: 0,
+            copy: None,
+            problem: None,
+        }));
+        let keeper = Keeper { _lock: lock_folder(&server).unwrap(), server: server.clone(), state, rebuild: None };
+        let began = Instant::now();
+        let mut trim_at = began;
+        keeper.trim_log(&mut trim_at).await;
+        assert!(trim_at >= began + TRIM_LOG_AGAIN_AFTER);
+        std::fs::remove_dir_all(&in_the_way).unwrap();
+        keeper.trim_log(&mut trim_at).await;
+        assert!(server.log_end() > 0, "its time has not come");
+        trim_at = began;
+        keeper.trim_log(&mut trim_at).await;
+        assert!(server.log_end() == 0 && in_the_way.is_file());
     }
 
     #[test]
