@@ -35,6 +35,7 @@ mod core_thread;
 pub mod disk;
 pub mod error;
 mod facts;
+mod files;
 #[cfg(feature = "lab")]
 #[doc(hidden)]
 pub mod fuzz;

@@ -12,6 +12,7 @@ use crate::config::NodeConfig;
 use crate::core_thread::CoreThread;
 use crate::error::{Error, Result};
 use crate::facts::Facts;
+use crate::files;
 use crate::http::{Http, PostgresWatch};
 use crate::inbox::{AdminReply, AdminRequest, Event, Inbox};
 use crate::no_majority;
@@ -136,6 +137,7 @@ impl Node {
     }
 
     fn start_within(span: Span, config: Arc<NodeConfig>, facts: Option<Facts>) -> Result<Node> {
+        let files = files::raise_limit();
         let lock = lock_data_dir(&config)?;
         let (inbox, events) = Inbox::new(config.memory.from_peers_bytes);
         let transport = Transport::new(&config, facts, inbox.clone())?;
@@ -169,7 +171,7 @@ impl Node {
             let own = own.clone();
             Box::pin(async move { cluster::own_status(&*own.upgrade()?).await })
         }));
-        let agent_limits = Arc::new(AgentLimits::new(&config.memory));
+        let agent_limits = Arc::new(AgentLimits::new(&config.memory, files));
         let server = AgentServer {
             me: config.node,
             region: config.region.clone(),

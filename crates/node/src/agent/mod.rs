@@ -90,16 +90,32 @@ pub struct AgentServer {
 #[derive(Default)]
 pub struct AgentLimits {
     connections: AtomicUsize,
+    connections_max: usize,
     open_bytes: Arc<AtomicU64>,
     open_bytes_max: AtomicU64,
     queue_bytes_max: AtomicUsize,
 }
 
 impl AgentLimits {
-    pub fn new(memory: &Memory) -> AgentLimits {
-        let limits = AgentLimits::default();
+    /// `files`: how many the node may have open.  Half of them are left to its log, its peers and whoever asks it.
+    pub fn new(memory: &Memory, files: u64) -> AgentLimits {
+        let connections_max = usize::try_from(files / 2).unwrap_or(usize::MAX).min(CONNECTIONS_MAX);
+        let limits = AgentLimits { connections_max, ..AgentLimits::default() };
         limits.set(memory);
         limits
+    }
+
+    /// `false`: there are as many as may be.
+    fn admit(&self) -> bool {
+        let admitted = self.connections.fetch_add(1, Ordering::Relaxed) < self.connections_max;
+        if !admitted {
+            self.leave();
+        }
+        admitted
+    }
+
+    fn leave(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// A queue is made with its connection and keeps its bound.
@@ -178,16 +194,19 @@ impl AgentServer {
                     continue;
                 }
             }
-            if self.limits.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-                self.limits.connections.fetch_sub(1, Ordering::Relaxed);
-                tracing::warn!("refused an agent connection: {CONNECTIONS_MAX} are open");
+            if !self.limits.admit() {
+                let open = self.limits.connections_max;
+                tracing::warn!(
+                    "refused an agent connection: {open} are open, and the other files that the node may open are for its log \
+                     and its peers; allow it more (LimitNOFILE, ulimit -n) or PostgreSQL fewer connections (max_connections)"
+                );
                 continue;
             }
             next += 1;
             let server = self.clone();
             tokio::spawn(async move {
                 server.serve(ConnId(next), stream).await;
-                server.limits.connections.fetch_sub(1, Ordering::Relaxed);
+                server.limits.leave();
             });
         }
     }
@@ -429,5 +448,21 @@ impl Input<'_> {
 
     async fn more(&mut self) -> bool {
         self.outbox.socket().read(&mut self.buf).await.is_ok_and(|n| n > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_half_of_the_files_to_the_rest_of_the_node() {
+        for (files, connections_max) in [(4, 2), (1 << 20, CONNECTIONS_MAX), (u64::MAX, CONNECTIONS_MAX)] {
+            let limits = AgentLimits::new(&Memory::default(), files);
+            assert!((0..connections_max).all(|_| limits.admit()), "{files}");
+            assert!(!limits.admit() && !limits.admit(), "{files}");
+            limits.leave();
+            assert!(limits.admit() && !limits.admit(), "{files}");
+        }
     }
 }
