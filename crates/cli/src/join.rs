@@ -71,6 +71,7 @@ pub fn run(args: &JoinArgs) -> Result<ExitCode> {
     }
     prepare_folder(&data, &args.user)?;
     become_user(&args.user, &data)?;
+    crate::keep_files_private();
     let config = prepare(args, &token, &data)?;
     let what = format!("node {} of cluster {}, in {}", config.node, config.cluster, config.region);
     if args.prepare_only {

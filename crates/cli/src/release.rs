@@ -16,6 +16,7 @@ use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use onetrip_client::say;
 use onetrip_node::config::{NodeConfig, FILE_NAME};
+use onetrip_node::disk::write_whole;
 use onetrip_node::postgres::{
     become_user, control_data, hba, identifier, processes_of, Server, SingleUser, ROOT_BECOMES,
 };
@@ -281,8 +282,8 @@ fn own_settings(server: &Server, data: &Path) -> Result<()> {
             text => text.with_context(|| format!("read {}", file.display()))?,
         };
         let instead = if name == "postgresql.conf" { instead.as_str() } else { "" };
-        fs::write(&file, settings::without_ours(&text, instead))
-            .with_context(|| format!("write {}", file.display()))?;
+        // The owner's settings are nowhere else.
+        write_whole(&file, settings::without_ours(&text, instead).as_bytes())?;
     }
     remove(&ours)
 }

@@ -394,8 +394,8 @@ async fn under_repeatable_read_no_update_is_lost() {
     lab.check_equal(1).await;
 }
 
-/// Goal: what two regions do under LOCK TABLE, or after a look at the parent of a foreign key, excludes each other also
-/// if one has been applied where the other one's transaction is open: there is nothing in it that would wait for a lock.
+/// Goal: what two regions do under LOCK TABLE, or after a look at the parent of a foreign key, excludes each other even
+/// if one has been applied where the other one's transaction is open: nothing in it would wait for a lock.
 /// Method: each statement in its turn, with all regions up to date in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_only_locked_excludes_others_too() {

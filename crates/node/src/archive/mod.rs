@@ -37,6 +37,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thread::Ended;
 
 const IDENTITY_FILE: &str = "archive.json";
+/// The same before it has its name.
+const IDENTITY_UNFINISHED: &str = "archive.new";
 /// Names the entries that are missing; if there are several gaps, those of the last one.
 const GAP_FILE: &str = "gap.json";
 /// `onetrip backup` notes here, in the archive's folder, what it has made.

@@ -445,6 +445,17 @@ fn an_archive_with_a_hole_goes_on_by_itself() {
 }
 
 #[test]
+fn a_folder_whose_first_file_was_cut_short_becomes_an_archive() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(IDENTITY_UNFINISHED), "{").unwrap();
+    let mut writer = Writer::open(dir.path(), &identity()).unwrap();
+    append(&mut writer, 1, 5, 1);
+    writer.close().unwrap();
+    assert_eq!(read(dir.path(), 1).unwrap().len(), 5);
+    assert!(!dir.path().join(IDENTITY_UNFINISHED).exists());
+}
+
+#[test]
 fn an_archive_that_hangs_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("archive");

@@ -7,7 +7,7 @@
 //! - Good records behind a hole, which the loss of power leaves where it has lost pages in between, are removed only
 //!   when the log has their entries again.  Otherwise the file stays as it is: they may be all that there is.
 
-use super::{last_backup, ArchiveError, Gap, Identity, Result, GAP_FILE, IDENTITY_FILE};
+use super::{last_backup, ArchiveError, Gap, Identity, Result, GAP_FILE, IDENTITY_FILE, IDENTITY_UNFINISHED};
 use crate::disk::segment::{Previous, Segment, Tail};
 use crate::disk::{segment_numbers, sync_dir, write_whole};
 use onetrip_core::LogIndex;
@@ -235,7 +235,9 @@ fn claim(dir: &Path, identity: &Identity) -> Result<()> {
         return Ok(());
     }
     let mut names = std::fs::read_dir(dir).map_err(ArchiveError::disk(dir, "reading the folder"))?;
-    if names.any(|name| name.is_ok_and(|name| name.file_name() != "lost+found")) {
+    // An attempt to claim it may have been cut short, or have met a full disk.
+    let others = |name: std::ffi::OsString| name != "lost+found" && name != IDENTITY_UNFINISHED;
+    if names.any(|name| name.is_ok_and(|name| others(name.file_name()))) {
         return Err(ArchiveError::NotEmpty { folder: dir.to_owned() });
     }
     let text = serde_json::to_vec_pretty(identity).expect("plain strings and numbers");

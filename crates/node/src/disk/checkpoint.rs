@@ -119,10 +119,14 @@ impl CheckpointFile {
     }
 }
 
-/// Replaces a file: all of the new content is there, durably, or all of the old.
-pub(crate) fn write_whole(path: &Path, raw: &[u8]) -> Result<()> {
+/// Replaces a file: all of the new content is there, durably, or all of the old.  Who may read it stays as it was.
+pub fn write_whole(path: &Path, raw: &[u8]) -> Result<()> {
     let temporary = temporary_of(path);
     write_new(&temporary, raw, None)?;
+    if let Ok(old) = std::fs::metadata(path) {
+        std::fs::set_permissions(&temporary, old.permissions())
+            .map_err(Error::disk(&temporary, "set permissions of"))?;
+    }
     rename(&temporary, path)
 }
 

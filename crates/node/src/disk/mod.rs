@@ -19,8 +19,7 @@ mod spare;
 mod starts;
 mod syncer;
 
-pub(crate) use checkpoint::write_whole;
-pub use checkpoint::CheckpointFile;
+pub use checkpoint::{write_whole, CheckpointFile};
 #[cfg(feature = "lab")]
 pub(crate) use life::LIFE_FILE;
 pub(crate) use log::segment_numbers;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use nix::unistd::{geteuid, User};
 
-use super::{file_error, PostgresError};
+use super::PostgresError;
 
 pub const BEGIN: &str = "# ---- Onetrip: the settings of the node, written at each start ----";
 pub const END: &str = "# ---- end of what Onetrip has added ----";
@@ -67,7 +67,7 @@ pub(super) fn write_map(data: &Path) -> Result<(), PostgresError> {
     if !old.lines().any(|line| line.trim() == BEGIN) || new == old {
         return Ok(());
     }
-    fs::write(&path, new).map_err(file_error("write", &path))
+    crate::disk::write_whole(&path, new.as_bytes()).map_err(|e| PostgresError::Refused(e.to_string()))
 }
 
 /// The user of the operating system that this process runs as.
