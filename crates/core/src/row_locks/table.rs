@@ -54,6 +54,24 @@ pub struct InLine {
     pub behind: TxnId,
 }
 
+/// Who is found by following who waits for whom.
+#[derive(Default)]
+struct Search {
+    reached: BTreeSet<TxnId>,
+    /// Those of them whose own requests are still to be followed.
+    open: BTreeSet<TxnId>,
+    /// Requests for one key mostly have the same in their way, so what was found for one is not looked at again.
+    looked_at: BTreeMap<(u64, LockMode), LookedAt>,
+}
+
+/// What was looked at for requests that want one key in one mode: all locks, and all places in line before `up_to`.
+#[derive(Default)]
+struct LookedAt {
+    up_to: Ticket,
+    /// Places that were in nobody's way so far, since they wait for whoever came by.
+    passed: BTreeSet<Ticket>,
+}
+
 #[derive(Default)]
 pub struct LockTable {
     keys: BTreeMap<u64, Key>,
@@ -92,13 +110,13 @@ impl LockTable {
         let said = if self.locks + ask.keys.len() > LOCKS_MAX {
             LockSaid::NoTable
         } else {
-            match self.in_the_way(&ask, Ticket::MAX, 1).first() {
+            match self.first_in_the_way(&ask, Ticket::MAX) {
                 None => {
                     answers.push(granted(&ask, shown_at));
                     self.grant(ask);
                     return answers;
                 }
-                Some(other) if !ask.waits => LockSaid::Busy { other: *other },
+                Some(other) if !ask.waits => LockSaid::Busy { other },
                 Some(_) => match self.closes_circle(&ask) {
                     Some(other) => LockSaid::Deadlock { other },
                     None => {
@@ -119,7 +137,7 @@ impl LockTable {
         let LockAsk { txn, number, keys, .. } = ask;
         for key in keys {
             let one = LockAsk { txn, number, waits: false, keys: vec![key] };
-            if self.locks < LOCKS_MAX && self.in_the_way(&one, Ticket::MAX, 1).is_empty() {
+            if self.locks < LOCKS_MAX && self.first_in_the_way(&one, Ticket::MAX).is_none() {
                 let granted = self.owners.entry(txn).or_default().granted;
                 self.grant(one);
                 self.owners.entry(txn).or_default().granted = granted;
@@ -162,7 +180,7 @@ impl LockTable {
             left -= ask.keys.len();
             let in_the_way = |(key, mode): (u64, LockMode)| {
                 let one = LockAsk { keys: vec![(key, mode)], ..*ask };
-                let behind = self.in_the_way(&one, *ticket, 1).first().copied()?;
+                let behind = self.first_in_the_way(&one, *ticket)?;
                 Some(InLine { txn: ask.txn, key, mode, behind })
             };
             found.extend(ask.keys.iter().copied().find_map(in_the_way));
@@ -180,36 +198,27 @@ impl LockTable {
         self.owners.keys().map(|txn| txn.node).collect()
     }
 
-    /// Whose locks, or earlier requests, are in the way of this request, if that has this place in line; `enough` of
-    /// them, if there are as many.
-    fn in_the_way(&self, ask: &LockAsk, ticket: Ticket, enough: usize) -> BTreeSet<TxnId> {
-        let (mut found, mut passed) = (BTreeSet::new(), BTreeMap::new());
+    /// Somebody whose lock, or earlier request, is in the way of this request, if that has this place in line.
+    fn first_in_the_way(&self, ask: &LockAsk, ticket: Ticket) -> Option<TxnId> {
+        let mut passed = BTreeMap::new();
         for (hash, mode) in &ask.keys {
             let Some(key) = self.keys.get(hash) else { continue };
             for hold in &key.holds {
                 self.count_a_look();
-                if hold.txn != ask.txn
-                    && hold.mode.conflicts_with(*mode)
-                    && found.insert(hold.txn)
-                    && found.len() >= enough
-                {
-                    return found;
+                if hold.txn != ask.txn && hold.mode.conflicts_with(*mode) {
+                    return Some(hold.txn);
                 }
             }
             for (place, _) in key.line.range(..ticket).filter(|(_, wanted)| wanted.conflicts_with(*mode)) {
                 self.count_a_look();
                 let earlier = &self.line[place];
                 let passes = || self.waits_for(*place, earlier, &ask.txn);
-                if earlier.txn != ask.txn
-                    && !*passed.entry(*place).or_insert_with(passes)
-                    && found.insert(earlier.txn)
-                    && found.len() >= enough
-                {
-                    return found;
+                if earlier.txn != ask.txn && !*passed.entry(*place).or_insert_with(passes) {
+                    return Some(earlier.txn);
                 }
             }
         }
-        found
+        None
     }
 
     /// The request at this place in line wants a lock that the transaction has in its way.
@@ -236,21 +245,68 @@ impl LockTable {
 
     /// Who waits for the transaction that asks, which would wait, directly or not, for him.
     fn closes_circle(&self, ask: &LockAsk) -> Option<TxnId> {
-        // Nobody waits for who has nothing.
-        self.owners.get(&ask.txn).filter(|owner| !owner.keys.is_empty())?;
-        let (mut seen, mut open) = (BTreeSet::new(), self.in_the_way(ask, Ticket::MAX, usize::MAX));
-        while let Some(txn) = open.pop_first() {
-            if !seen.insert(txn) {
-                continue;
-            }
+        let has = &self.owners.get(&ask.txn)?.keys;
+        // Mostly nobody waits for what it has, and that is seen sooner than who waits for whom.
+        if has.len() <= self.line.len() && !has.iter().any(|hash| self.is_waited_for(hash, &ask.txn)) {
+            return None;
+        }
+        let mut search = Search { reached: BTreeSet::from([ask.txn]), ..Search::default() };
+        self.reach_those_in_the_way(ask, Ticket::MAX, &mut search);
+        while let Some(txn) = search.open.pop_first() {
             let Some(ticket) = self.owners.get(&txn).and_then(|owner| owner.waits) else { continue };
-            let next = self.in_the_way(&self.line[&ticket], ticket, usize::MAX);
-            if next.contains(&ask.txn) {
+            let waiting = &self.line[&ticket];
+            if self.waits_for(ticket, waiting, &ask.txn) {
                 return Some(txn);
             }
-            open.extend(next.difference(&seen));
+            self.reach_those_in_the_way(waiting, ticket, &mut search);
         }
         None
+    }
+
+    /// Somebody in line wants a lock that the transaction, which has one on this key, has in his way.
+    fn is_waited_for(&self, hash: &u64, txn: &TxnId) -> bool {
+        self.count_a_look();
+        self.keys.get(hash).is_some_and(|key| {
+            let is_waited_for = |mode: LockMode| key.line.values().any(|wanted| wanted.conflicts_with(mode));
+            key.holds.iter().any(|hold| hold.txn == *txn && is_waited_for(hold.mode))
+        })
+    }
+
+    /// Adds all whose locks, or earlier requests, are in the way of this request, if that has this place in line.
+    fn reach_those_in_the_way(&self, ask: &LockAsk, ticket: Ticket, search: &mut Search) {
+        let Search { reached, open, looked_at } = search;
+        let mut passed = BTreeMap::new();
+        for (hash, mode) in &ask.keys {
+            let Some(key) = self.keys.get(hash) else { continue };
+            let looked_at = looked_at.entry((*hash, *mode)).or_insert_with(|| {
+                for hold in key.holds.iter().filter(|hold| hold.mode.conflicts_with(*mode)) {
+                    self.count_a_look();
+                    if reached.insert(hold.txn) {
+                        open.insert(hold.txn);
+                    }
+                }
+                LookedAt::default()
+            });
+            let behind = looked_at.passed.split_off(&ticket);
+            let again = std::mem::replace(&mut looked_at.passed, behind);
+            let new = key.line.range(looked_at.up_to..ticket.max(looked_at.up_to));
+            let new = new.filter(|(_, wanted)| wanted.conflicts_with(*mode)).map(|(place, _)| *place);
+            for place in again.into_iter().chain(new) {
+                self.count_a_look();
+                let earlier = &self.line[&place];
+                if reached.contains(&earlier.txn) {
+                    continue;
+                }
+                let passes = || self.waits_for(place, earlier, &ask.txn);
+                if *passed.entry(place).or_insert_with(passes) {
+                    looked_at.passed.insert(place);
+                } else {
+                    reached.insert(earlier.txn);
+                    open.insert(earlier.txn);
+                }
+            }
+            looked_at.up_to = looked_at.up_to.max(ticket);
+        }
     }
 
     fn grant(&mut self, ask: LockAsk) {
@@ -301,7 +357,7 @@ impl LockTable {
         let tickets: BTreeSet<Ticket> = lines.flat_map(|key| key.line.keys().copied()).collect();
         let mut answers = Vec::new();
         for ticket in tickets {
-            if !self.in_the_way(&self.line[&ticket], ticket, 1).is_empty() {
+            if self.first_in_the_way(&self.line[&ticket], ticket).is_some() {
                 continue;
             }
             let ask = self.line[&ticket].clone();
@@ -348,18 +404,54 @@ impl LockTable {
         assert_eq!(self.locks, held + self.line.values().map(|ask| ask.keys.len()).sum::<usize>());
         for (ticket, ask) in &self.line {
             assert_eq!(self.owners[&ask.txn].waits, Some(*ticket));
-            assert!(!self.in_the_way(ask, *ticket, 1).is_empty(), "it waits for nobody");
+            assert!(self.first_in_the_way(ask, *ticket).is_some(), "it waits for nobody");
             // Whoever it waits for waits for somebody who does not wait, in the end.
-            let (mut seen, mut open) = (BTreeSet::new(), self.in_the_way(ask, *ticket, usize::MAX));
+            let (mut seen, mut open) = (BTreeSet::new(), self.all_in_the_way(ask, *ticket));
             while let Some(txn) = open.pop_first() {
                 assert_ne!(txn, ask.txn, "a circle");
                 if seen.insert(txn) {
                     if let Some(ticket) = self.owners[&txn].waits {
-                        open.extend(self.in_the_way(&self.line[&ticket], ticket, usize::MAX).difference(&seen));
+                        open.extend(self.all_in_the_way(&self.line[&ticket], ticket).difference(&seen));
                     }
                 }
             }
         }
+        // Whoever asked now for what somebody waits for is told what a search says that saves no look.
+        let free = self.owners.iter().filter(|(_, owner)| owner.waits.is_none()).map(|(txn, _)| *txn);
+        for (txn, ask) in free.flat_map(|txn| self.line.values().map(move |ask| (txn, ask))) {
+            let ask = LockAsk { txn, ..ask.clone() };
+            assert_eq!(self.closes_circle(&ask), self.closes_circle_slowly(&ask), "{ask:?}");
+        }
+    }
+
+    fn all_in_the_way(&self, ask: &LockAsk, ticket: Ticket) -> BTreeSet<TxnId> {
+        let mut found = BTreeSet::new();
+        for (hash, mode) in &ask.keys {
+            let Some(key) = self.keys.get(hash) else { continue };
+            found.extend(key.holds.iter().filter(|hold| hold.mode.conflicts_with(*mode)).map(|hold| hold.txn));
+            let earlier = key.line.range(..ticket).filter(|(_, wanted)| wanted.conflicts_with(*mode));
+            let earlier = earlier.map(|(place, _)| (*place, &self.line[place]));
+            let in_the_way = earlier.filter(|(place, earlier)| !self.waits_for(*place, earlier, &ask.txn));
+            found.extend(in_the_way.map(|(_, earlier)| earlier.txn));
+        }
+        found.remove(&ask.txn);
+        found
+    }
+
+    fn closes_circle_slowly(&self, ask: &LockAsk) -> Option<TxnId> {
+        let (mut seen, mut open) = (BTreeSet::new(), self.all_in_the_way(ask, Ticket::MAX));
+        while let Some(txn) = open.pop_first() {
+            if !seen.insert(txn) {
+                continue;
+            }
+            let Some(ticket) = self.owners.get(&txn).and_then(|owner| owner.waits) else { continue };
+            let next = self.all_in_the_way(&self.line[&ticket], ticket);
+            if next.contains(&ask.txn) {
+                return Some(txn);
+            }
+            open.extend(next.difference(&seen));
+        }
+        None
     }
 }
 
@@ -481,6 +573,36 @@ mod tests {
             let granted = (9, LockSaid::Granted { at: LogIndex(10_000) });
             assert_eq!(said(&table.ask(ask(9, 2, &[10_000]), AT)), [granted]);
         });
+    }
+
+    /// Also if each has a lock of its own that somebody could wait for.
+    #[test]
+    fn a_request_in_a_long_line_is_cheap() {
+        const LINE: u64 = 1_000;
+        let mut table = LockTable::default();
+        let cost = |table: &mut LockTable, asks: LockAsk, expected: LockSaid, at_most: usize| {
+            table.looks.set(0);
+            let asker = asks.txn.sequence;
+            assert_eq!(said(&table.ask(asks, AT)), [(asker, expected)]);
+            assert!(table.looks.get() <= at_most, "{} looks for {asker}", table.looks.get());
+        };
+        // Two of them have what the others wait for.
+        let (one, other) = (0, LINE);
+        for n in 0..2 * LINE {
+            table.ask(ask(n, 1, &[10 + n]), AT);
+        }
+        table.ask(ask(one, 2, &[1]), AT);
+        table.ask(ask(other, 2, &[2]), AT);
+        for n in (1..LINE).chain(LINE + 1..2 * LINE) {
+            cost(&mut table, ask(n, 2, &[1 + n / LINE]), LockSaid::Waiting, 10);
+        }
+        // Nor is all looked at that somebody has who has more than there are in line.
+        let many: Vec<u64> = (5_000..15_000).collect();
+        table.ask(ask(5_000, 1, &many), AT);
+        cost(&mut table, ask(5_000, 2, &[1]), LockSaid::Waiting, 5 * LINE as usize);
+        // Both have a line behind them, so there might be a circle: nobody in line is looked at more often for that.
+        cost(&mut table, ask(one, 3, &[2]), LockSaid::Waiting, 5 * LINE as usize);
+        cost(&mut table, ask(other, 3, &[1]), LockSaid::Deadlock { other: txn(one) }, 10 * LINE as usize);
     }
 
     #[test]
