@@ -16,6 +16,7 @@ use onetrip_core::{
     Base, Entry, Error, Key, LockMode, LogIndex, Member, MemberRole, Members, NodeId, RegionId, Term, TxnId,
 };
 use raft::eraftpb::EntryType;
+use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -411,7 +412,11 @@ fn a_backend_that_can_read_times_gets_them() {
     }
 }
 
-struct Entries(Vec<Bytes>);
+#[derive(Default)]
+struct Entries {
+    raw: Vec<Bytes>,
+    reads: Cell<usize>,
+}
 
 impl Log for Entries {
     type Error = Error;
@@ -419,10 +424,11 @@ impl Log for Entries {
         LogIndex(1)
     }
     fn last_index(&self) -> LogIndex {
-        LogIndex(self.0.len() as u64)
+        LogIndex(self.raw.len() as u64)
     }
     fn read(&self, at: LogIndex) -> Result<Bytes, Error> {
-        Ok(self.0[at.0 as usize - 1].clone())
+        self.reads.set(self.reads.get() + 1);
+        Ok(self.raw[at.0 as usize - 1].clone())
     }
 }
 
@@ -463,7 +469,7 @@ impl Here {
             certifier: Certifier::new(Limits::default()),
             committed_indexes: CommittedIndexes::default(),
             members: Arc::new(Members::bootstrap(members, "r1".into(), 4)),
-            log: Entries(Vec::new()),
+            log: Entries::default(),
             tick: 0,
             now: Duration::ZERO,
             router: Router::new(NodeId(1), "r1".into(), sizes, ZERO, &[], 0),
@@ -532,7 +538,7 @@ impl Here {
 
     /// The next entry of the log.  Returns what the node proposes.
     fn decides(&mut self, raw: Bytes) -> Option<Bytes> {
-        self.log.0.push(raw.clone());
+        self.log.raw.push(raw.clone());
         let (index, term, kind) = (self.log.last_index(), Term(1), EntryType::EntryNormal);
         let committed = Committed { index, term, kind, data: raw, members: None };
         let decided = decide(&committed, &mut self.certifier, &mut self.committed_indexes, &mut self.members).unwrap();
@@ -945,4 +951,28 @@ fn a_server_that_does_not_get_on_waits_for_nobody() {
         here.tick += 1;
         assert_eq!(here.parts().len(), usize::from(!gets_on));
     }
+}
+
+/// Goal: what has no room costs nothing until it has.  Method: a large entry waits for the apply worker, which is slow,
+/// while others are decided and it says again and again where it is.
+#[test]
+fn an_entry_that_waits_for_room_is_not_read_again_and_again() {
+    let mut here = Here::new();
+    here.router.set_feed_bytes_max(1_000);
+    let entry = |sequence, bytes| Entry::encode(&large(2, sequence).0, &[], &vec![7; bytes]);
+    here.decides(entry(1, 500));
+    here.decides(entry(2, 400));
+    here.decides(entry(3, 600));
+    assert_eq!((fed(&here.apply), here.log.reads.get()), (vec![LogIndex(1), LogIndex(2)], 3));
+    for sequence in 4..100 {
+        here.decides(entry(sequence, 1));
+        here.shows(0);
+    }
+    assert_eq!((fed(&here.apply), here.log.reads.get()), (vec![], 3));
+    // There is room for it once the first one is applied.  Then the next one is looked at, and waits.
+    here.shows(1);
+    assert_eq!((fed(&here.apply), here.log.reads.get()), (vec![LogIndex(3)], 5));
+    here.shows(2);
+    assert_eq!(fed(&here.apply), (4..100).map(LogIndex).collect::<Vec<_>>());
+    assert_eq!(here.log.reads.get(), 5 + 96);
 }

@@ -26,12 +26,15 @@ pub(super) struct Feed<O> {
     /// Sent and not yet covered by a POSITION: index and bytes.
     under_way: VecDeque<(LogIndex, usize)>,
     under_way_bytes: usize,
+    /// Of the first one in the queue, if it was read and had to wait.  It may be large, so it is not read again until
+    /// it has room.
+    waiting_bytes: Option<usize>,
 }
 
 impl<O: Outbox> Feed<O> {
     /// `missed`: what the worker has to be sent first.
     pub fn new(conn: ConnId, outbox: Arc<O>, missed: VecDeque<(LogIndex, LogIndex)>) -> Feed<O> {
-        Feed { conn, outbox, queue: missed, under_way: VecDeque::new(), under_way_bytes: 0 }
+        Feed { conn, outbox, queue: missed, under_way: VecDeque::new(), under_way_bytes: 0, waiting_bytes: None }
     }
 
     pub fn push(&mut self, at: LogIndex, previous: LogIndex) {
@@ -63,7 +66,8 @@ impl<O: Outbox> Feed<O> {
     ) -> Result<(), L::Error> {
         let mut frames = Vec::new();
         while let Some((at, previous)) = self.queue.front().copied() {
-            if self.under_way.len() >= ENTRIES_MAX {
+            let has_room = |bytes| self.under_way.is_empty() || self.under_way_bytes + bytes <= bytes_max;
+            if self.under_way.len() >= ENTRIES_MAX || self.waiting_bytes.is_some_and(|bytes| !has_room(bytes)) {
                 break;
             }
             let entry = parts::read(log, at)?;
@@ -72,9 +76,11 @@ impl<O: Outbox> Feed<O> {
             let is_empty = flags.left_out && !flags.leaves_out;
             let write_set = if is_empty { Bytes::new() } else { entry.write_set };
             let bytes = write_set.len();
-            if self.under_way_bytes + bytes > bytes_max && !self.under_way.is_empty() {
+            if !has_room(bytes) {
+                self.waiting_bytes = Some(bytes);
                 break;
             }
+            self.waiting_bytes = None;
             let unknown = RegionId::default();
             let region = members.region_of(entry.txn.node).unwrap_or(&unknown);
             let head = entry_head(at, previous, flags, region, &entry.txn, bytes);
