@@ -42,7 +42,8 @@ const EXPIRE_TICKS: u64 = 150;
 /// The transaction of a session of this node that has asked for locks.
 struct Session {
     conn: ConnId,
-    held: Vec<LockAsk>,
+    /// By their numbers.
+    held: BTreeMap<u64, LockAsk>,
     open: Option<Open>,
 }
 
@@ -199,10 +200,10 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let sessions = self.row_locks.sessions.values();
         let given_back =
             self.row_locks.sessions.iter().filter(|(_, session)| session.open.is_none()).map(|(txn, session)| {
-                let last = session.held.iter().map(|ask| ask.number).max();
-                LockMessage::Release { txn: *txn, from: last.map_or(0, |last| last.saturating_add(1)) }
+                let last = session.held.last_key_value();
+                LockMessage::Release { txn: *txn, from: last.map_or(0, |(last, _)| last.saturating_add(1)) }
             });
-        let had = sessions.clone().flat_map(|session| session.held.iter().cloned().map(LockMessage::Claim));
+        let had = sessions.clone().flat_map(|session| session.held.values().cloned().map(LockMessage::Claim));
         let open = sessions.filter_map(|session| Some(LockMessage::Ask(session.open.as_ref()?.ask.clone())));
         for message in given_back.chain(had).chain(open).collect::<Vec<_>>() {
             self.tell_leader(message, host);
@@ -219,7 +220,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
                 let (since, heard_at, ask_again_at) = (self.tick, self.tick, self.tick + ROUND_TICKS);
                 let open = Open { ask: ask.clone(), table, since, in_line: false, heard_at, ask_again_at };
                 let sessions = &mut self.row_locks.sessions;
-                let session = sessions.entry(txn).or_insert(Session { conn, held: Vec::new(), open: None });
+                let session = sessions.entry(txn).or_insert(Session { conn, held: BTreeMap::new(), open: None });
                 session.open = Some(open);
                 let before = std::mem::replace(&mut session.conn, conn);
                 if before != conn {
@@ -231,7 +232,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
                 let Some(session) = self.row_locks.sessions.get_mut(&txn).filter(|session| session.conn == conn) else {
                     return;
                 };
-                session.held.retain(|ask| ask.number < from);
+                drop(session.held.split_off(&from));
                 session.open.take_if(|open| open.ask.number >= from);
                 if session.held.is_empty() && session.open.is_none() {
                     self.row_locks.remove(&txn);
@@ -261,7 +262,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
         let conn = session.conn;
         if let Some(open) = session.open.take().filter(|_| matches!(said, LockSaid::Granted { .. })) {
-            session.held.push(open.ask);
+            session.held.insert(number, open.ask);
         }
         if session.held.is_empty() {
             self.row_locks.remove(&txn);
@@ -285,7 +286,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let session = |(txn, session): (&TxnId, &Session)| LockSession {
             txn: *txn,
             pid: self.router.pid(session.conn),
-            has: session.held.iter().map(|ask| ask.keys.len()).sum(),
+            has: session.held.values().map(|ask| ask.keys.len()).sum(),
             waits: session.open.as_ref().filter(|open| open.in_line).map(|open| {
                 let Open { ask, table, since, .. } = open;
                 (table.clone(), ask.keys.len(), self.tick - since)

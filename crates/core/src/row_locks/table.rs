@@ -37,7 +37,9 @@ struct Key {
 
 #[derive(Default)]
 struct Owner {
-    keys: BTreeSet<u64>,
+    /// Its locks, each by the number of the request that got it and its key: a rollback to a savepoint gives back the
+    /// last ones.
+    locks: BTreeSet<(u64, u64)>,
     waits: Option<Ticket>,
     /// The last request that was granted.
     granted: Option<u64>,
@@ -153,18 +155,13 @@ impl LockTable {
         if let Some(ticket) = ticket.filter(|ticket| self.line[ticket].number >= from) {
             freed = self.leave_line(ticket);
         }
-        for hash in self.owners[&txn].keys.iter().copied().collect::<Vec<_>>() {
+        for (_, hash) in self.owners.entry(txn).or_default().locks.split_off(&(from, 0)) {
+            self.count_a_look();
             let Some(key) = self.keys.get_mut(&hash) else { continue };
             let before = key.holds.len();
             key.holds.retain(|hold| hold.txn != txn || hold.number < from);
-            let (after, still) = (key.holds.len(), key.holds.iter().any(|hold| hold.txn == txn));
-            self.locks -= before - after;
-            if after < before {
-                freed.push(hash);
-            }
-            if !still {
-                self.owners.entry(txn).or_default().keys.remove(&hash);
-            }
+            self.locks -= before - key.holds.len();
+            freed.push(hash);
         }
         self.forget_if_idle(&txn);
         self.call_up(&freed, shown_at)
@@ -223,7 +220,7 @@ impl LockTable {
 
     /// The request at this place in line wants a lock that the transaction has in its way.
     fn waits_for(&self, place: Ticket, waiting: &LockAsk, txn: &TxnId) -> bool {
-        let Some(owner) = self.owners.get(txn).filter(|owner| !owner.keys.is_empty()) else { return false };
+        let Some(owner) = self.owners.get(txn).filter(|owner| !owner.locks.is_empty()) else { return false };
         let is_in_the_way = |hash: &u64| {
             self.count_a_look();
             let Some((key, wanted)) = self.keys.get(hash).and_then(|key| Some((key, key.line.get(&place)?))) else {
@@ -231,8 +228,8 @@ impl LockTable {
             };
             key.holds.iter().any(|hold| hold.txn == *txn && hold.mode.conflicts_with(*wanted))
         };
-        if owner.keys.len() < waiting.keys.len() {
-            owner.keys.iter().any(is_in_the_way)
+        if owner.locks.len() < waiting.keys.len() {
+            owner.locks.iter().any(|(_, hash)| is_in_the_way(hash))
         } else {
             waiting.keys.iter().any(|(hash, _)| is_in_the_way(hash))
         }
@@ -245,9 +242,9 @@ impl LockTable {
 
     /// Who waits for the transaction that asks, which would wait, directly or not, for him.
     fn closes_circle(&self, ask: &LockAsk) -> Option<TxnId> {
-        let has = &self.owners.get(&ask.txn)?.keys;
+        let has = &self.owners.get(&ask.txn)?.locks;
         // Mostly nobody waits for what it has, and that is seen sooner than who waits for whom.
-        if has.len() <= self.line.len() && !has.iter().any(|hash| self.is_waited_for(hash, &ask.txn)) {
+        if has.len() <= self.line.len() && !has.iter().any(|(_, hash)| self.is_waited_for(hash, &ask.txn)) {
             return None;
         }
         let mut search = Search { reached: BTreeSet::from([ask.txn]), ..Search::default() };
@@ -314,10 +311,10 @@ impl LockTable {
         owner.granted = Some(ask.number);
         for (hash, mode) in ask.keys {
             let key = self.keys.entry(hash).or_default();
-            owner.keys.insert(hash);
             // A stronger mode is in the way of all that a weaker one is.
             if !key.holds.iter().any(|hold| hold.txn == ask.txn && hold.mode >= mode) {
                 key.holds.push(Hold { txn: ask.txn, number: ask.number, mode });
+                owner.locks.insert((ask.number, hash));
                 self.locks += 1;
             }
         }
@@ -374,7 +371,7 @@ impl LockTable {
     }
 
     fn forget_if_idle(&mut self, txn: &TxnId) {
-        if self.owners.get(txn).is_some_and(|owner| owner.keys.is_empty() && owner.waits.is_none()) {
+        if self.owners.get(txn).is_some_and(|owner| owner.locks.is_empty() && owner.waits.is_none()) {
             self.owners.remove(txn);
         }
     }
@@ -400,6 +397,11 @@ impl LockTable {
                 }
             }
         }
+        let holds =
+            self.keys.iter().flat_map(|(hash, key)| key.holds.iter().map(|hold| (hold.txn, hold.number, *hash)));
+        let has = |(txn, owner): (&TxnId, &Owner)| owner.locks.iter().map(|lock| (*txn, lock.0, lock.1)).collect();
+        let had: BTreeSet<_> = self.owners.iter().flat_map::<Vec<_>, _>(has).collect();
+        assert_eq!(had, holds.collect());
         let held: usize = self.keys.values().map(|key| key.holds.len()).sum();
         assert_eq!(self.locks, held + self.line.values().map(|ask| ask.keys.len()).sum::<usize>());
         for (ticket, ask) in &self.line {
@@ -623,6 +625,17 @@ mod tests {
         table.ask(ask(3, 1, &[1]), AT);
         assert_eq!(said(&table.release(txn(1), 2, AT)), [(2, LockSaid::Granted { at: LogIndex(2) })]);
         assert_eq!(said(&table.release(txn(1), 0, AT)), [(3, LockSaid::Granted { at: LogIndex(1) })]);
+    }
+
+    /// However much the transaction had before.
+    #[test]
+    fn a_savepoint_costs_what_came_after_it() {
+        let mut table = LockTable::default();
+        (0..10_000).for_each(|n| _ = table.ask(ask(1, n, &[n]), AT));
+        table.looks.set(0);
+        assert!(table.release(txn(1), 9_990, AT).is_empty());
+        assert_eq!((table.looks.get(), table.locks), (10, 9_990));
+        table.check();
     }
 
     #[test]
