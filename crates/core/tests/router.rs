@@ -30,10 +30,15 @@ impl Outbox for Wire {
         self.0.lock().unwrap().push(Some(ToPostgres::decode(frame).unwrap()));
         true
     }
+    fn feed_bytes_max(&self) -> usize {
+        FEED_BYTES_MAX
+    }
     fn close(&self) {
         self.0.lock().unwrap().push(None);
     }
 }
+
+const FEED_BYTES_MAX: usize = 1_000;
 
 struct NoLog;
 
@@ -958,11 +963,10 @@ fn a_server_that_does_not_get_on_waits_for_nobody() {
 #[test]
 fn an_entry_that_waits_for_room_is_not_read_again_and_again() {
     let mut here = Here::new();
-    here.router.set_feed_bytes_max(1_000);
     let entry = |sequence, bytes| Entry::encode(&large(2, sequence).0, &[], &vec![7; bytes]);
     here.decides(entry(1, 500));
     here.decides(entry(2, 400));
-    here.decides(entry(3, 600));
+    here.decides(entry(3, FEED_BYTES_MAX - 400));
     assert_eq!((fed(&here.apply), here.log.reads.get()), (vec![LogIndex(1), LogIndex(2)], 3));
     for sequence in 4..100 {
         here.decides(entry(sequence, 1));

@@ -5,14 +5,15 @@
 //! Invariants:
 //! - Frames leave whole and in the order of `send`.
 //! - `send` never blocks, and writes no more than [`BYTES_AT_ONCE`] itself.  What the socket does not take waits in a
-//!   queue.  While that has more than `queue_bytes_max` bytes, further frames are refused; otherwise it takes a frame
-//!   of any size.
+//!   queue.  While that has more bytes than its bound, which may change, further frames are refused; otherwise it takes
+//!   a frame of any size.
 //! - Whoever makes a queue runs [`SendQueue::drain`] beside it, or it never empties.
 
 use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
@@ -51,7 +52,7 @@ pub struct SendQueue<S> {
     socket: S,
     queue: Mutex<Queue>,
     work: Notify,
-    queue_bytes_max: usize,
+    bytes_max: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -77,8 +78,9 @@ enum Left {
 }
 
 impl<S: Socket> SendQueue<S> {
-    pub fn new(socket: S, queue_bytes_max: usize) -> Self {
-        SendQueue { socket, queue: Mutex::default(), work: Notify::new(), queue_bytes_max }
+    /// `bytes_max`: of what waits; whoever shares it may change it.
+    pub fn new(socket: S, bytes_max: Arc<AtomicUsize>) -> Self {
+        SendQueue { socket, queue: Mutex::default(), work: Notify::new(), bytes_max }
     }
 
     pub fn socket(&self) -> &S {
@@ -91,7 +93,7 @@ impl<S: Socket> SendQueue<S> {
         if queue.closed {
             return Err(NotSent::Closed);
         }
-        if queue.bytes > self.queue_bytes_max {
+        if queue.bytes > self.bytes_max() {
             return Err(NotSent::Full);
         }
         let was_empty = queue.chunks.is_empty();
@@ -111,7 +113,12 @@ impl<S: Socket> SendQueue<S> {
     }
 
     pub fn is_full(&self) -> bool {
-        self.waiting_bytes() > self.queue_bytes_max
+        self.waiting_bytes() > self.bytes_max()
+    }
+
+    /// More than this may not wait when a frame is to be sent.
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max.load(Ordering::Relaxed)
     }
 
     /// Runs until the queue is closed or the socket fails.
@@ -209,7 +216,6 @@ impl<S: Socket> SendQueue<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::time::Duration;
 
     /// Takes all that it is given, like a reader that is as fast as the writer.
@@ -231,7 +237,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_sends_a_large_frame_writes_little_of_it() {
-        let queue = Arc::new(SendQueue::new(Taken::default(), 100));
+        let queue = Arc::new(SendQueue::new(Taken::default(), Arc::new(100.into())));
         let (head, data) = (Bytes::from_static(b"head"), Bytes::from(vec![7; 5 << 20]));
         queue.send([head.clone(), data.clone()]).unwrap();
         assert_eq!(queue.socket().0.lock().unwrap().len(), BYTES_AT_ONCE);

@@ -50,6 +50,10 @@ impl Outbox for Wire {
         self.say(Some(whole.freeze()))
     }
 
+    fn feed_bytes_max(&self) -> usize {
+        64 << 20
+    }
+
     fn close(&self) {
         self.say(None);
     }

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - Entries go to the worker in log order, each once per connection.
-//! - At most `ENTRIES_MAX` entries or `bytes_max` bytes have been sent beyond the worker's last POSITION (a single
-//!   entry may have more).
+//! - At most `ENTRIES_MAX` entries, or as many bytes as the connection takes, have been sent beyond the worker's last
+//!   POSITION (a single entry may have more).
 
 use super::{ConnId, Log, Outbox};
 use crate::agent::{entry_head, EntryFlags};
@@ -57,13 +57,8 @@ impl<O: Outbox> Feed<O> {
     }
 
     /// Sends what the credit allows, all at once. Of an entry that is left out, it sends only that it is.
-    pub fn pump<L: Log>(
-        &mut self,
-        bytes_max: usize,
-        log: &L,
-        certifier: &Certifier,
-        members: &Members,
-    ) -> Result<(), L::Error> {
+    pub fn pump<L: Log>(&mut self, log: &L, certifier: &Certifier, members: &Members) -> Result<(), L::Error> {
+        let bytes_max = self.outbox.feed_bytes_max();
         let mut frames = Vec::new();
         while let Some((at, previous)) = self.queue.front().copied() {
             let has_room = |bytes| self.under_way.is_empty() || self.under_way_bytes + bytes <= bytes_max;

@@ -68,9 +68,6 @@ struct Conn<O> {
     locks: bool,
 }
 
-/// Unless [`Router::set_feed_bytes_max`] says otherwise.
-const FEED_BYTES_MAX: usize = 64 << 20;
-
 struct Pending {
     conn: ConnId,
     raw: Bytes,
@@ -101,8 +98,6 @@ pub struct Router<O> {
     /// What PostgreSQL showed last, and since which tick although there is more to apply.
     shown_since: (Option<LogIndex>, u64),
     feed: Option<Feed<O>>,
-    /// How much the apply worker is sent ahead of its position; a single entry may have more.
-    feed_bytes_max: usize,
     /// The end of the log when this node started: whatever was acknowledged here before is not above it.
     last_at_start: LogIndex,
     /// An apply worker that came before this node knew how much of that is committed.
@@ -181,7 +176,6 @@ impl<O: Outbox> Router<O> {
             late: BTreeMap::new(),
             shown_since: (None, 0),
             feed: None,
-            feed_bytes_max: FEED_BYTES_MAX,
             applied: None,
             durable: None,
             stopping: false,
@@ -423,7 +417,7 @@ impl<O: Outbox> Router<O> {
         context.committed_indexes.forget_to(durable.min(applied));
         if let Some(feed) = &mut self.feed {
             feed.position(applied);
-            feed.pump(self.feed_bytes_max, context.log, context.certifier, context.members)?;
+            feed.pump(context.log, context.certifier, context.members)?;
         }
         Ok(())
     }
@@ -623,14 +617,10 @@ impl<O: Outbox> Router<O> {
         }
     }
 
-    pub fn set_feed_bytes_max(&mut self, bytes: usize) {
-        self.feed_bytes_max = bytes;
-    }
-
     /// Sends the apply worker what was decided, all at once.
     pub fn feed_worker<L: Log>(&mut self, context: &Context<'_, L>) -> Result<(), L::Error> {
         match &mut self.feed {
-            Some(feed) => feed.pump(self.feed_bytes_max, context.log, context.certifier, context.members),
+            Some(feed) => feed.pump(context.log, context.certifier, context.members),
             None => Ok(()),
         }
     }

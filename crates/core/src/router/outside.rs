@@ -20,6 +20,9 @@ pub trait Outbox {
     fn send_all<const N: usize>(&self, frames: Vec<[Bytes; N]>) -> bool {
         frames.into_iter().all(|frame| self.send(frame))
     }
+    /// How much an apply worker is sent ahead of its position, so that nothing of it is lost for want of room; a single
+    /// entry may have more.
+    fn feed_bytes_max(&self) -> usize;
     fn close(&self);
 }
 

@@ -164,6 +164,9 @@ impl Outbox for Nobody {
         self.0.borrow_mut().push(frame.concat().into());
         true
     }
+    fn feed_bytes_max(&self) -> usize {
+        64 << 20
+    }
     fn close(&self) {}
 }
 

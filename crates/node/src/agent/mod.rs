@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::http::Http;
 use crate::inbox::{Event, Inbox};
 use crate::memory::Memory;
-use crate::send_queue::SendQueue;
+use crate::send_queue::{NotSent, SendQueue};
 use crate::stop::ordered;
 use crate::transport::Transport;
 use bytes::{Buf, Bytes, BytesMut};
@@ -63,14 +63,28 @@ pub fn report(event: router::Event) {
 
 impl router::Outbox for AgentQueue {
     fn send<const N: usize>(&self, frame: [Bytes; N]) -> bool {
-        SendQueue::send(self, frame).is_ok()
+        send_or_end(self, frame)
     }
     fn send_all<const N: usize>(&self, frames: Vec<[Bytes; N]>) -> bool {
-        SendQueue::send(self, frames.into_iter().flatten()).is_ok()
+        send_or_end(self, frames.into_iter().flatten())
+    }
+    fn feed_bytes_max(&self) -> usize {
+        self.bytes_max().saturating_sub(QUEUE_BYTES_MORE)
     }
     fn close(&self) {
         SendQueue::close(self);
     }
+}
+
+/// PostgreSQL would wait for a frame that was lost, or go on without an entry.  Once its connection has ended it
+/// connects again, and says where it stands.
+fn send_or_end(queue: &AgentQueue, parts: impl IntoIterator<Item = Bytes>) -> bool {
+    let sent = queue.send(parts);
+    if sent == Err(NotSent::Full) {
+        tracing::warn!("ended an agent connection: it takes nothing, and {} bytes wait for it", queue.waiting_bytes());
+        queue.close();
+    }
+    sent.is_ok()
 }
 
 pub struct AgentServer {
@@ -93,7 +107,7 @@ pub struct AgentLimits {
     connections_max: usize,
     open_bytes: Arc<AtomicU64>,
     open_bytes_max: AtomicU64,
-    queue_bytes_max: AtomicUsize,
+    queue_bytes_max: Arc<AtomicUsize>,
 }
 
 impl AgentLimits {
@@ -118,10 +132,14 @@ impl AgentLimits {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A queue is made with its connection and keeps its bound.
+    /// The bounds of the connections that are open change with it.
     pub fn set(&self, memory: &Memory) {
         self.open_bytes_max.store(memory.proposals_bytes, Ordering::Relaxed);
         self.queue_bytes_max.store(memory.to_server_bytes as usize + QUEUE_BYTES_MORE, Ordering::Relaxed);
+    }
+
+    fn queue(&self, socket: AgentSocket) -> AgentQueue {
+        SendQueue::new(socket, self.queue_bytes_max.clone())
     }
 }
 
@@ -216,7 +234,7 @@ impl AgentServer {
             Ok(socket) => socket,
             Err(e) => return tracing::warn!(conn = conn.0, "an agent connection could not be served: {e}"),
         };
-        let outbox = Arc::new(SendQueue::new(socket, self.limits.queue_bytes_max.load(Ordering::Relaxed)));
+        let outbox = Arc::new(self.limits.queue(socket));
         let result = tokio::select! {
             result = self.read(conn, &outbox) => result,
             () = outbox.drain() => Ok(()),
@@ -454,6 +472,9 @@ impl Input<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onetrip_core::router::Outbox;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream as StdStream;
 
     #[test]
     fn connections_leave_half_of_the_files_to_the_rest_of_the_node() {
@@ -464,5 +485,41 @@ mod tests {
             limits.leave();
             assert!(limits.admit() && !limits.admit(), "{files}");
         }
+    }
+
+    const MIB: Bytes = Bytes::from_static(&[7; 1 << 20]);
+
+    /// A connection that nobody empties.
+    fn connection(limits: &AgentLimits) -> (StdStream, AgentQueue) {
+        let (theirs, ours) = StdStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (theirs, limits.queue(AgentSocket::new(UnixStream::from_std(ours).unwrap()).unwrap()))
+    }
+
+    /// Goal: nothing is lost on the way to PostgreSQL without its noticing.  Method: more waits for it than may.
+    #[tokio::test]
+    async fn a_connection_that_loses_a_frame_ends() {
+        for all_at_once in [false, true] {
+            let (mut theirs, queue) = connection(&AgentLimits::new(&Memory::default(), 1 << 20));
+            let full = queue.bytes_max() >> 20;
+            assert!(Outbox::send_all(&queue, vec![[MIB]; full + 2]));
+            let took = if all_at_once { Outbox::send_all(&queue, vec![[MIB]]) } else { Outbox::send(&queue, [MIB]) };
+            assert!(!took);
+            theirs.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            theirs.read_to_end(&mut Vec::new()).expect("its end");
+        }
+    }
+
+    /// Goal: a connection takes what its worker is sent ahead of its position, also after a reload.
+    #[tokio::test]
+    async fn what_a_reload_allows_finds_room_in_the_connection_that_is_open() {
+        let limits = AgentLimits::new(&Memory::default(), 1 << 20);
+        let (_theirs, queue) = connection(&limits);
+        for to_server_bytes in [1 << 30, 8 << 20] {
+            limits.set(&Memory { to_server_bytes, ..Memory::default() });
+            assert_eq!(queue.feed_bytes_max() as u64, to_server_bytes);
+        }
+        limits.set(&Memory { to_server_bytes: 256 << 20, ..Memory::default() });
+        assert!((0..256).all(|_| Outbox::send(&queue, [MIB])));
     }
 }

@@ -110,7 +110,7 @@ mod tests {
     #[tokio::test]
     async fn a_queue_that_the_other_end_is_slow_to_read_empties() {
         let (mut theirs, ours) = pair();
-        let queue = Arc::new(SendQueue::new(ours, usize::MAX));
+        let queue = Arc::new(SendQueue::new(ours, Arc::new(usize::MAX.into())));
         let drain = tokio::spawn({
             let queue = queue.clone();
             async move { queue.drain().await }

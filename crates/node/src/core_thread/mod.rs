@@ -296,7 +296,6 @@ impl CoreThread {
 
     fn set_bounds(&mut self, log_bytes_max: u64, memory: &Memory) {
         self.replica.set_log_bytes(log_bytes_max, checkpoint_bytes(log_bytes_max));
-        self.replica.router.set_feed_bytes_max(memory.to_server_bytes as usize);
         self.replica.consensus.log_mut().set_cache_bytes_max(memory.recent_log_bytes as usize);
         self.log_bytes_max = log_bytes_max;
     }

@@ -66,7 +66,7 @@ async fn a_queue_over_tls_loses_nothing_when_the_socket_is_full_or_keys_change()
     let mut server = two.accept(listener.accept().await.unwrap().0).await.unwrap();
     two.check_peer(&server, NodeId(1)).unwrap();
     two.check_peer(&server, NodeId(3)).unwrap_err();
-    let queue = Arc::new(SendQueue::new(dialled.await.unwrap().unwrap().into_socket(), usize::MAX));
+    let queue = Arc::new(SendQueue::new(dialled.await.unwrap().unwrap().into_socket(), Arc::new(usize::MAX.into())));
 
     let mut sent = Vec::new();
     for i in 0..2_000u32 {

@@ -97,7 +97,7 @@ pub struct Transport {
     tls: Option<RwLock<Arc<Tls>>>,
     inbox: Inbox,
     /// Of each new connection to a peer.
-    queue_bytes_max: AtomicUsize,
+    queue_bytes_max: Arc<AtomicUsize>,
     started: Instant,
 }
 
@@ -204,7 +204,7 @@ impl Transport {
             },
             tls: tls.map(|tls| RwLock::new(Arc::new(tls))),
             inbox,
-            queue_bytes_max: AtomicUsize::new(config.memory.to_each_peer_bytes as usize),
+            queue_bytes_max: Arc::new(AtomicUsize::new(config.memory.to_each_peer_bytes as usize)),
             started: Instant::now(),
         };
         Ok(Arc::new(transport))
@@ -298,8 +298,8 @@ impl Transport {
         self.queue_bytes_max.store(bytes, Ordering::Relaxed);
     }
 
-    fn queue_bytes_max(&self) -> usize {
-        self.queue_bytes_max.load(Ordering::Relaxed)
+    fn queue_bytes_max(&self) -> Arc<AtomicUsize> {
+        self.queue_bytes_max.clone()
     }
 
     /// Starts the delay line's thread, which only a lab can need.
