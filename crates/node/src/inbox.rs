@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 const EVENTS_MAX: usize = 8192;
@@ -219,6 +219,12 @@ impl Events {
         self.receiver.try_recv().inspect(|event| self.taken(event))
     }
 
+    /// This one, and those that wait: so many at most, and no further one at this time or later.
+    pub fn round(&self, first: Option<Event>, at_most: usize, until: Instant) -> impl Iterator<Item = Event> + '_ {
+        let waiting = std::iter::from_fn(move || (Instant::now() < until).then(|| self.try_recv().ok()).flatten());
+        first.into_iter().chain(waiting).take(at_most)
+    }
+
     fn taken(&self, event: &Event) {
         self.bytes.fetch_sub(event.bytes(), Ordering::Relaxed);
     }
@@ -272,5 +278,16 @@ mod tests {
         // The bound can change meanwhile.
         inbox.set_bytes_max(2 * BYTES_MAX as u64);
         in_time(appends(1)).await.expect("there is more room");
+    }
+
+    /// Goal: the core thread gets to its ticks, however long the events take that wait.
+    #[test]
+    fn a_round_ends_in_time() {
+        let (inbox, events) = Inbox::new(BYTES_MAX as u64);
+        let (past, future) = (Instant::now(), Instant::now() + Duration::from_secs(3_600));
+        (0..5).for_each(|_| inbox.send_blocking(Event::Fetched));
+        assert_eq!(events.round(Some(Event::Synced), 10, past).count(), 1);
+        assert_eq!(events.round(Some(Event::Synced), 3, future).count(), 3);
+        assert_eq!(events.round(None, 10, future).count(), 3);
     }
 }

@@ -1,7 +1,7 @@
 //! The core thread runs the node's replica (`onetrip_core::replica`): it takes part in Raft, writes the log, decides
 //! entries and answers whoever waits.
 //!
-//! In each round it handles all events that wait in the inbox, so that one fsync covers them all and none waits for a
+//! In each round it handles the events that wait in the inbox, so that one fsync covers them all and none waits for a
 //! timer.  It uses sockets only through `Transport` and `SendQueue`, which never block.
 //!
 //! Invariants:
@@ -79,7 +79,8 @@ const STILL_AFTER: Duration = Duration::from_secs(5);
 /// A thread that slept too long makes up for this many ticks at most: catching up on all of them could start an
 /// election.
 const TICKS_AT_ONCE: u32 = 3;
-/// At most this many events are handled before the disk is written.
+/// At most this many events are handled before the disk is written, and for no longer than a tick, since a leader that
+/// is busy with them sends no heartbeats.
 const EVENTS_AT_ONCE: usize = 1024;
 /// How long a stopping leader waits for its successor.
 const HAND_OVER_WAIT: Duration = Duration::from_millis(500);
@@ -213,23 +214,15 @@ impl CoreThread {
         self.advance()?;
         loop {
             let wait = next_tick.saturating_duration_since(Instant::now());
-            let mut event = match events.recv_timeout(wait) {
+            let first = match events.recv_timeout(wait) {
                 Ok(event) => Some(event),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(Error::Internal("all threads that send events to the core thread have ended".into()));
                 }
             };
-            for _ in 0..EVENTS_AT_ONCE {
-                let Some(now) = event.take() else { break };
-                if let Flow::Stop = self.handle(now)? {
-                    return Ok(());
-                }
-                event = events.try_recv().ok();
-            }
-            // When the round is full, one more event has been taken from the inbox already.
-            if let Some(left) = event {
-                if let Flow::Stop = self.handle(left)? {
+            for event in events.round(first, EVENTS_AT_ONCE, Instant::now() + TICK) {
+                if let Flow::Stop = self.handle(event)? {
                     return Ok(());
                 }
             }
