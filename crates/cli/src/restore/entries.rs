@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
 use nix::fcntl::{Flock, FlockArg};
+use onetrip_client::complain;
 use onetrip_core::{LogIndex, Term};
-use onetrip_node::archive::{Reader, Stored};
+use onetrip_node::archive::{ArchiveError, Reader, Stored};
 use onetrip_node::config::{NodeConfig, FILE_NAME};
 use onetrip_node::disk::RaftLog;
 use onetrip_node::restore;
@@ -105,19 +106,30 @@ impl Entries {
     }
 
     /// The entry after `last`, which was of this term, or `None` if all sources end there.  That a source begins later,
-    /// lacks the entry or contradicts `last` is an error only if no other source has the entry.
+    /// lacks the entry or contradicts `last` is an error only if no other source has the entry.  One that is damaged
+    /// before `last`, which another one has, says nothing of where the log ends.
     pub fn after(&mut self, last: (LogIndex, Term)) -> Result<Option<Stored>> {
-        let mut why = None;
+        let (mut why, mut damaged, mut is_end) = (None, None, false);
         for source in &mut self.sources {
             match source.after(last) {
                 Ok(Some(found)) => return Ok(Some(found)),
-                Ok(None) => {}
+                Ok(None) => is_end |= source.ends_at(last.0),
+                Err(e) if source.is_damaged_at(last.0) => damaged = damaged.or(Some((source.path.clone(), e))),
                 Err(e) => why = why.or(Some(e)),
             }
         }
-        match why {
-            Some(why) => Err(why),
-            None => Ok(None),
+        match (why, damaged) {
+            (Some(why), _) => Err(why),
+            (None, Some((path, _))) if is_end => {
+                complain!(
+                    "The archive {} is damaged before entry {}, so if it has later ones, they are not restored.",
+                    path.display(),
+                    last.0
+                );
+                Ok(None)
+            }
+            (None, Some((_, e))) => Err(e),
+            (None, None) => Ok(None),
         }
     }
 }
@@ -145,6 +157,23 @@ impl restore::Source<anyhow::Error> for Entries {
 }
 
 impl Source {
+    /// Whether this is its last entry.
+    fn ends_at(&mut self, index: LogIndex) -> bool {
+        match &mut self.kind {
+            Kind::Own(reader) | Kind::Archive(reader) => reader.end().is_ok_and(|(end, _)| end == index),
+            Kind::Node(node) => node.upto == index,
+        }
+    }
+
+    fn is_damaged_at(&mut self, index: LogIndex) -> bool {
+        match &mut self.kind {
+            Kind::Own(reader) | Kind::Archive(reader) => {
+                matches!(reader.entry(index), Err(ArchiveError::Damaged { .. }))
+            }
+            Kind::Node(_) => false,
+        }
+    }
+
     fn after(&mut self, last: (LogIndex, Term)) -> Result<Option<Stored>> {
         let (index, path) = (last.0.next(), &self.path);
         match &mut self.kind {
@@ -251,10 +280,18 @@ mod tests {
         }
 
         fn archive(&self, name: &str, before: At, entries: &[At]) {
+            self.archive_of(name, before, &[entries]);
+        }
+
+        /// Written in several pieces.
+        fn archive_of(&self, name: &str, mut before: At, pieces: &[&[At]]) {
             std::fs::create_dir_all(self.path(name)).expect("make it");
             let identity = Identity { format: 1, cluster: "c".into(), node: NodeId(1), region: "r".into() };
             let mut writer = Writer::open(&self.path(name), &identity).expect("open it");
-            writer.append(Previous::new(before.0, before.1), 1, &made(entries)).expect("write it");
+            for entries in pieces {
+                writer.append(Previous::new(before.0, before.1), 1, &made(entries)).expect("write it");
+                before = entries.last().copied().unwrap_or(before);
+            }
             writer.close().expect("close it");
         }
 
@@ -361,5 +398,36 @@ mod tests {
         let (found, end) = logs.restored(&["archive", "foreign"]);
         assert_eq!(found, [&SHARED[..], &DECIDED].concat());
         assert!(end.expect_err("they contradict").to_string().contains("do not belong together"));
+    }
+
+    #[test]
+    fn a_damaged_archive_says_nothing_of_where_another_one_ends() {
+        let logs = Logs::new();
+        let newest = |name: &str| {
+            let files = std::fs::read_dir(logs.path(name)).expect("read it").map(|file| file.expect("read it").path());
+            files.filter(|file| file.extension().is_some_and(|e| e != "json")).max().expect("a segment")
+        };
+        let (first, second, third) = ([(1, 1), (2, 1)], [(3, 1), (4, 1)], [(5, 1)]);
+        logs.archive("shorter", (0, 0), &first);
+        let end = std::fs::metadata(newest("shorter")).expect("look at it").len();
+        for name in ["whole", "damaged"] {
+            logs.archive_of(name, (0, 0), &[&first, &second, &third]);
+        }
+        let file = newest("damaged");
+        let mut bytes = std::fs::read(&file).expect("read it");
+        bytes[end as usize + 30] ^= 1;
+        std::fs::write(&file, bytes).expect("write it");
+        let all = [&first[..], &second, &third].concat();
+        for order in [["damaged", "whole"], ["whole", "damaged"]] {
+            let (found, end) = logs.restored(&order);
+            assert_eq!(found, all);
+            end.expect("the other one ends there");
+        }
+        // It may have what the other one lacks.
+        for order in [&["damaged"][..], &["damaged", "shorter"]] {
+            let (found, end) = logs.restored(order);
+            assert_eq!(found, first);
+            assert!(end.expect_err("it is damaged").to_string().contains("--to-position 2"), "{order:?}");
+        }
     }
 }

@@ -128,8 +128,11 @@ impl BaseBackup {
         let (room, beside) = (room?, self.to.parent()?.to_owned());
         // The file system may hang.  If it does not know how much room it has, the copy goes on as if there was enough.
         let room = tokio::task::spawn_blocking(move || room(&beside)).await.ok()?.ok()?;
-        let left = progress.filter(|p| p.tablespaces <= 1).map_or(0, |p| p.total_kb.saturating_sub(p.done_kb) << 10);
-        let fits = if left > 0 { left <= room.beside_log() } else { room.beside_log() > 0 };
+        // What is done is told once a second, so something more of it is written already.
+        let left = progress
+            .filter(|p| p.tablespaces <= 1)
+            .map_or(0, |p| (p.total_kb - p.total_kb / 20).saturating_sub(p.done_kb) << 10);
+        let fits = room.beside_log() > 0 && left <= room.beside_log();
         (!fits).then(|| PostgresError::NoRoom {
             needs_bytes: progress.map_or(0, |p| p.total_kb << 10),
             log_bytes: room.of_log(),

@@ -92,8 +92,7 @@ pub(super) async fn copy(
                 beside("putting the copy in its place", move || {
                     swap(&places, keep_old, &mut || Ok(()))?;
                     // The copy is in its place; what is left does no harm but take room until the next copy.
-                    let _ = places.remove_gone(&mut || Ok(())).inspect_err(|e| tracing::warn!("{e}"));
-                    Ok(())
+                    places.remove_gone(&mut || Ok(())).map(|_| ())
                 })
                 .await?;
                 return Ok(donor.shows);
@@ -197,24 +196,33 @@ impl Places {
         sync_folder(&self.node_folder)
     }
 
-    fn remove_gone(&self, step: Step) -> Result<(), PostgresError> {
+    /// Returns whether it is gone: somebody may have made a file in it his own, which must not hold up a copy.
+    fn remove_gone(&self, step: Step) -> Result<bool, PostgresError> {
         if self.gone.exists() {
             step()?;
         }
-        remove_folder(&self.gone)
+        let result = remove_folder(&self.gone);
+        if let Err(e) = &result {
+            tracing::warn!("{e}: remove it by hand");
+        }
+        Ok(result.is_ok())
     }
 
     /// A folder of which a part may have been removed has another name than one that is whole.
     fn discard(&self, folder: &Path, step: Step) -> Result<(), PostgresError> {
-        self.remove_gone(step)?;
-        self.rename(folder, &self.gone, step)
+        if self.remove_gone(step)? {
+            return self.rename(folder, &self.gone, step);
+        }
+        let names = (1..).map(|n| self.gone.with_extension(format!("gone.{n}")));
+        let other = names.into_iter().find(|name| !name.exists()).expect("there are more names than folders");
+        self.rename(folder, &other, step)
     }
 }
 
 /// Puts the copy, which is whole, in the place of the old folder.  An old folder that is kept stays until another one
 /// is kept.
 fn swap(places: &Places, keep_old: bool, step: Step) -> Result<(), PostgresError> {
-    let Places { data, unfinished, new, keep, gone, old, .. } = places;
+    let Places { data, unfinished, new, keep, old, .. } = places;
     finish(places, step)?;
     if !data.exists() && old.exists() {
         // A crash came between two renames of an earlier release.
@@ -230,8 +238,10 @@ fn swap(places: &Places, keep_old: bool, step: Step) -> Result<(), PostgresError
     }
     sync_folder(unfinished)?;
     places.rename(unfinished, new, step)?;
-    if data.exists() {
-        places.rename(data, if keep_old { keep } else { gone }, step)?;
+    if data.exists() && keep_old {
+        places.rename(data, keep, step)?;
+    } else if data.exists() {
+        places.discard(data, step)?;
     }
     places.rename(new, data, step)?;
     settle(places, step)
@@ -253,7 +263,7 @@ fn finish(places: &Places, step: Step) -> Result<(), PostgresError> {
             old.display()
         );
     }
-    places.remove_gone(step)
+    places.remove_gone(step).map(|_| ())
 }
 
 /// Has the folder that is to be kept take the place of the last one that was.
@@ -304,7 +314,7 @@ mod tests {
     /// As the copy is put in its place outside of tests.
     fn put(places: &Places, keep_old: bool, step: Step) -> Result<(), PostgresError> {
         swap(places, keep_old, step)?;
-        places.remove_gone(step)
+        places.remove_gone(step).map(|_| ())
     }
 
     fn read(path: &Path, name: &str) -> Option<String> {
@@ -400,6 +410,24 @@ mod tests {
             assert_eq!(which(&places.kept).as_deref(), kept, "{case}");
         }
         assert!(crashes > 100 && in_place > 100, "{crashes} crashes; after {in_place} the copy was in its place");
+    }
+
+    /// Goal: what cannot be removed, because somebody has made it his own, holds up no copy.
+    #[test]
+    fn what_cannot_be_removed_is_left_beside() {
+        let node_folder = tempfile::tempdir().unwrap();
+        let places = Places::of(&example(node_folder.path()));
+        folder(&places.data, "own");
+        // Nor can a folder be renamed to it.
+        fs::write(&places.gone, "no folder").unwrap();
+        for round in 0..2 {
+            folder(&places.unfinished, &format!("copy {round}"));
+            put(&places, false, &mut || Ok(())).unwrap();
+            assert_eq!(which(&places.data), Some(format!("copy {round}")));
+        }
+        assert_eq!(fs::read_to_string(&places.gone).unwrap(), "no folder");
+        let beside = |n: u32| which(&places.gone.with_extension(format!("gone.{n}")));
+        assert_eq!((beside(1), beside(2)), (Some("own".into()), Some("copy 0".into())));
     }
 
     fn cases() -> impl Iterator<Item = (bool, bool, usize, usize)> {
