@@ -72,6 +72,17 @@ held_locks_compare(const void *a, const void *b)
 	return (left > right) - (left < right);
 }
 
+/* The table's name is as new as the base of its key, at least. */
+static void
+held_locks_take_key(Oid relid, LOCKMODE mode)
+{
+	OtLogIndex	base = ot_position_base_of_names();
+
+	AcceptInvalidationMessages();
+	ot_write_set_touch();
+	ot_write_set_key(ot_hash_relation(relid), ot_table_lock_to_mode(mode), base, relid);
+}
+
 /*
  * Whatever lock an applied entry may need and this transaction holds must be a
  * key of both ("What holds, always" in docs/architecture.md).
@@ -83,11 +94,7 @@ ot_held_locks_take_keys(OtWrittenHere *written)
 {
 	int			count;
 	OtHeldLock *locks = ot_held_locks(&count);
-	OtLogIndex	base = ot_position_base_of_names();
 
-	/* the names are as new as the base, at least */
-	AcceptInvalidationMessages();
-	ot_write_set_touch();
 	memset(written, 0, sizeof(*written));
 	qsort(locks, count, sizeof(OtHeldLock), held_locks_compare);
 	for (int i = 0; i < count; i++)
@@ -123,13 +130,12 @@ ot_held_locks_take_keys(OtWrittenHere *written)
 				held_locks_held_table_of(locks[i].relid, relkind) : InvalidOid;
 
 			if (OidIsValid(table))
-				ot_write_set_key(ot_hash_relation(table), ot_table_lock_to_mode(locks[i].mode), base, table);
+				held_locks_take_key(table, locks[i].mode);
 			continue;
 		}
 		if (relkind == RELKIND_SEQUENCE && locks[i].mode >= RowExclusiveLock)
 			ot_sequence_capture(locks[i].relid);
-		ot_write_set_key(ot_hash_relation(locks[i].relid), ot_table_lock_to_mode(locks[i].mode), base,
-						 locks[i].relid);
+		held_locks_take_key(locks[i].relid, locks[i].mode);
 	}
 	pfree(locks);
 	ot_lock_table_take_keys();
