@@ -319,7 +319,7 @@ rel_info_indexed_type(Relation rel, Relation index_rel, int key)
  * function that any role may name for a type of its own, and replace later.  That
  * only makes the index a better one, and GiST does without it where a type has no
  * such function.  So this process forgets those that are not built in.  (Only a
- * superuser can make the other functions of a type, and those of an index.)
+ * superuser can make the other functions of a type, and operator classes.)
  */
 static void
 rel_info_forget_differences(Relation rel, Relation index_rel)

@@ -192,7 +192,7 @@ static OtLogIndex last_index;
 static struct
 {
 	bool		is_open;
-	bool		has_entry;		/* the statement has changed something */
+	bool		has_entry;		/* it has changed something replicated */
 	bool		holds_interrupts;
 }			answer;
 
@@ -408,10 +408,14 @@ ot_commit_reword(const ErrorData *edata)
 	if (commit_has_origin())
 		replorigin_session_origin = InvalidRepOriginId;
 
-	if (answer.is_open && answer.has_entry)
+	if (answer.is_open)
 	{
-		ot_say_committed(last_txn, last_index, false,
-							 edata->message ? edata->message : "An error came between");
+		const char *why = edata->message ? edata->message : "An error came between";
+
+		if (answer.has_entry)
+			ot_say_committed(last_txn, last_index, false, why);
+		else
+			ot_say_committed_here(why);
 		return true;
 	}
 	if (commit_is_handed_over())

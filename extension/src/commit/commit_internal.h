@@ -91,6 +91,7 @@ extern bool ot_commit_reword(const ErrorData *edata);
 /* verdict.c: those that say are for ereport() and error context callbacks; why is a sentence without its full stop */
 extern void ot_say_unknown(OtTxnId txn);
 extern void ot_say_committed(OtTxnId txn, OtLogIndex index, bool other_tables, const char *why);
+extern void ot_say_committed_here(const char *why);
 extern void ot_say_handed_over(OtTxnId txn, OtLogIndex index, bool prepared, const char *why);
 pg_noreturn extern void ot_verdict_raise(OtTxnId txn, OtVerdict *verdict);
 

@@ -62,6 +62,16 @@ ot_say_committed(OtTxnId txn, OtLogIndex index, bool wrote_here, const char *why
 	}
 }
 
+/* The same, of a transaction that has no entry; it may have changed local tables. */
+void
+ot_say_committed_here(const char *why)
+{
+	errcode(OT_ERR_OUTCOME_UNKNOWN);
+	errmsg("the statement has been carried out in region \"%s\", and its transaction has committed", ot_region);
+	errdetail("%s. It has changed nothing that is replicated.", why);
+	errhint("Do not repeat it.");
+}
+
 /* The same, of PREPARE TRANSACTION, COMMIT PREPARED or ROLLBACK PREPARED. */
 void
 ot_say_handed_over(OtTxnId txn, OtLogIndex index, bool prepared, const char *why)

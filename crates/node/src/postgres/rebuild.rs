@@ -14,6 +14,7 @@
 //! | `postgres.keep` | the folder before the copy, to be kept | notes that it is kept, and renames it |
 //! | `postgres.kept` | the last that was kept, for the operator | nothing |
 //! | `postgres.gone` | to be removed | removes it |
+//! | `postgres.gone.1` | the next of these, where that one cannot be removed | nothing |
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -203,7 +204,7 @@ impl Places {
         }
         let result = remove_folder(&self.gone);
         if let Err(e) = &result {
-            tracing::warn!("{e}: remove it by hand");
+            tracing::warn!("{e}");
         }
         Ok(result.is_ok())
     }
@@ -215,7 +216,9 @@ impl Places {
         }
         let names = (1..).map(|n| self.gone.with_extension(format!("gone.{n}")));
         let other = names.into_iter().find(|name| !name.exists()).expect("there are more names than folders");
-        self.rename(folder, &other, step)
+        self.rename(folder, &other, step)?;
+        tracing::warn!("{} takes room and is not needed any more: remove it by hand", other.display());
+        Ok(())
     }
 }
 
