@@ -9,6 +9,11 @@
  * it is in the worker's way, and it omits what cannot be rolled back (a
  * sequence's position).
  *
+ * A write set with OT_COMPARE in front contains statements only, and they find
+ * tables without rows, so that it takes little time.  The answer is what they have
+ * changed in the catalogs (ddl/ddl_share.c says what for).  It is given as an error,
+ * so that the node hands it on like one.
+ *
  * Runs in backends.
  *
  * Copyright 2026 The Onetrip authors
@@ -21,6 +26,7 @@
 #include "access/xact.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
@@ -32,9 +38,20 @@
 
 PG_FUNCTION_INFO_V1(ot_rehearse);
 
+static void
+rehearse_say_what_came()
+{
+	OtCatalogDigest digest;
+
+	ot_catalog_digest(&digest);
+	ereport(ERROR,
+			(errcode(OT_ERR_CAME_TO),
+			 errmsg_internal(OT_CATALOG_DIGEST_FORMAT, digest.sums[0], digest.sums[1])));
+}
+
 /* Applies the write set in a subtransaction, and rolls that back. */
 static void
-rehearse_carry_out_and_roll_back(OtReader *r)
+rehearse_carry_out_and_roll_back(OtReader *r, bool compare)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -43,12 +60,16 @@ rehearse_carry_out_and_roll_back(OtReader *r)
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	ot_is_apply_worker = ot_is_rehearsing = true;
+	ot_is_comparing = compare;
 	PG_TRY();
 	{
 		PushActiveSnapshot(GetTransactionSnapshot());
-		/* as the worker may have to */
-		ot_functions_drop();
+		/* as the worker may have to; it would count as a change */
+		if (!compare)
+			ot_functions_drop();
 		(void) ot_apply_operations(r);
+		if (compare)
+			rehearse_say_what_came();
 	}
 	PG_CATCH();
 	{
@@ -57,7 +78,7 @@ rehearse_carry_out_and_roll_back(OtReader *r)
 		FlushErrorState();
 	}
 	PG_END_TRY();
-	ot_is_apply_worker = ot_is_rehearsing = false;
+	ot_is_apply_worker = ot_is_rehearsing = ot_is_comparing = false;
 	RollbackAndReleaseCurrentSubTransaction();
 	ot_apply_let_locks_go();
 	MemoryContextSwitchTo(context);
@@ -79,6 +100,7 @@ ot_rehearse(PG_FUNCTION_ARGS)
 	bytea	   *operations = PG_GETARG_BYTEA_PP(1);
 	OtReader	r = {.at = VARDATA_ANY(operations),
 	.end = VARDATA_ANY(operations) + VARSIZE_ANY_EXHDR(operations)};
+	bool		compare;
 
 	ot_check_running();
 	if (!superuser())
@@ -94,6 +116,13 @@ ot_rehearse(PG_FUNCTION_ARGS)
 	/* As a writer, it is evicted at once if it is in the worker's way. */
 	ot_slot_begin_writing();
 	ot_sequence_rehearses();
-	rehearse_carry_out_and_roll_back(&r);
+	compare = ot_has_more(&r) && (uint8) *r.at == OT_COMPARE;
+	if (compare)
+	{
+		(void) ot_get_u8(&r);
+		/* they would look at the rows */
+		SetConfigOption("max_parallel_maintenance_workers", "0", PGC_USERSET, PGC_S_SESSION);
+	}
+	rehearse_carry_out_and_roll_back(&r, compare);
 	PG_RETURN_VOID();
 }

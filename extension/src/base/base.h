@@ -144,6 +144,8 @@ extern bool ot_preloaded;		/* in shared_preload_libraries */
 extern bool ot_is_apply_worker; /* this process applies: it is a worker, or rehearses */
 extern bool ot_is_rehearsing;	/* this process rehearses: all is rolled back; or it
 								 * writes early, and it may have to be */
+extern bool ot_is_comparing;	/* it rehearses for the change of the catalogs alone:
+								 * tables seem to have no rows */
 extern bool ot_writes_early;	/* this is the arrival worker */
 extern bool ot_in_event_trigger;	/* its function runs, in a recorded statement */
 extern bool ot_in_replicated_database(void);	/* needs a transaction */

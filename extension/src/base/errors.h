@@ -29,5 +29,7 @@
 #define OT_ERR_TOO_LARGE		ERRCODE_PROGRAM_LIMIT_EXCEEDED
 #define OT_ERR_PROTOCOL			ERRCODE_PROTOCOL_VIOLATION
 #define OT_ERR_NOT_NOW			ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
+/* No error, and no client gets it: how a rehearsal says what it has come to. */
+#define OT_ERR_CAME_TO			MAKE_SQLSTATE('O', 'T', 'C', 'A', 'M')
 
 #endif							/* ONETRIP_ERRORS_H */

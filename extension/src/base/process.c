@@ -18,6 +18,7 @@
 bool		ot_preloaded = false;
 bool		ot_is_apply_worker = false;
 bool		ot_is_rehearsing = false;
+bool		ot_is_comparing = false;
 bool		ot_writes_early = false;
 bool		ot_in_event_trigger = false;
 

@@ -468,6 +468,8 @@ ot_index_build_range_scan(Relation rel, Relation index_rel,
 {
 	volatile double result = 0;
 
+	if (unlikely(ot_is_comparing))
+		return 0;
 	if (unlikely(!index_rel->rd_index->indisvalid && !index_info->ii_Concurrent))
 		watch.before_build(index_rel);
 	AS_HEAP(rel);
@@ -492,6 +494,13 @@ ot_index_validate_scan(Relation rel, Relation index_rel,
 		heap_methods->index_validate_scan(rel, index_rel, index_info, snapshot, state);
 	}
 	AS_HEAP_END();
+}
+
+/* A scan of no blocks finds no rows. */
+static uint64
+ot_relation_size(Relation rel, ForkNumber fork)
+{
+	return unlikely(ot_is_comparing) ? 0 : heap_methods->relation_size(rel, fork);
 }
 
 /* TOAST tables are plain heaps: their rows travel in the values. */
@@ -525,6 +534,7 @@ ot_access_method_handler(PG_FUNCTION_ARGS)
 		ot_methods.relation_copy_for_cluster = ot_relation_copy_for_cluster;
 		ot_methods.index_build_range_scan = ot_index_build_range_scan;
 		ot_methods.index_validate_scan = ot_index_validate_scan;
+		ot_methods.relation_size = ot_relation_size;
 		ot_methods.relation_toast_am = ot_relation_toast_am;
 	}
 	PG_RETURN_POINTER(&ot_methods);

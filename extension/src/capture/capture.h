@@ -99,6 +99,7 @@ typedef enum OtEntryKind
 
 extern void ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid);
 extern void ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid);
+extern void ot_write_set_raise_base(OtHash hash, OtKeyMode mode, OtLogIndex base);
 extern void ot_write_set_row_key(OtHash hash, OtKeyMode mode, Oid relid, const ItemPointerData *tid);
 extern void ot_write_set_entry(OtLogIndex base);
 extern StringInfo ot_write_set_append(void);
@@ -121,6 +122,7 @@ extern void ot_write_set_encode(OtTxnId txn, StringInfo out);
 extern int	ot_write_set_operations_length(void);
 extern void ot_write_set_operations_from(int at, StringInfo out);
 extern void ot_write_set_operations(StringInfo out);
+extern void ot_write_set_statements(StringInfo out);
 extern void ot_write_set_read_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid);
 extern bool ot_write_set_key_is_read(uint32 key_number);
 extern Oid	ot_write_set_key_table(uint32 key_number);

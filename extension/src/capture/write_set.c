@@ -142,6 +142,13 @@ typedef struct RowCount
 	uint64		rows;
 } RowCount;
 
+/* Where in the operations a statement is. */
+typedef struct StatementPlace
+{
+	int			begin;
+	int			end;
+} StatementPlace;
+
 /* An object that values refer to, as this server identifies it. */
 typedef struct ObjectId
 {
@@ -224,7 +231,9 @@ static struct
 	int			nobjects;
 	int			max_objects;
 	objects_hash *object_numbers;
-	int			nstatements;	/* 'S' operations in ops */
+	StatementPlace *statements; /* 'S' operations in ops */
+	int			nstatements;
+	int			max_statements;
 	int			nlookups;		/* operations whose reader looks names up */
 	Mark		before_statement;	/* where the last 'S' began */
 	int			statement_end;	/* and where it ended; -1: it is gone */
@@ -277,6 +286,8 @@ write_set_start(void)
 	ws.note_places = NULL;
 	ws.max_marks = 8;
 	ws.marks = palloc(sizeof(Mark) * ws.max_marks);
+	ws.max_statements = 4;
+	ws.statements = palloc(sizeof(StatementPlace) * ws.max_statements);
 	ws.max_counts = 8;
 	ws.counts = palloc(sizeof(RowCount) * ws.max_counts);
 	ws.ncounts = 0;
@@ -572,6 +583,20 @@ ot_write_set_key_is_read(uint32 key_number)
 	return key_number < (uint32) ws.nsettled && ws.keys[key_number].read;
 }
 
+/* Gives a key that the transaction has taken a later base. */
+void
+ot_write_set_raise_base(OtHash hash, OtKeyMode mode, OtLogIndex base)
+{
+	if (!ws.active)
+		return;
+	write_set_settle();
+	for (int i = 0; i < ws.nkeys; i++)
+	{
+		if (ws.keys[i].hash == hash.value && ws.keys[i].mode == mode && !ws.keys[i].read)
+			ws.keys[i].base = Max(ws.keys[i].base, base.value);
+	}
+}
+
 /* Has the transaction taken this key in this mode? */
 bool
 ot_write_set_has_key(OtHash hash, OtKeyMode mode)
@@ -764,7 +789,10 @@ ot_write_set_statement(const char *text, int len)
 {
 	StringInfo	ops = ot_write_set_append();
 	char	   *role = GetUserNameFromId(GetUserId(), false);
+	int			begin = ops->len;
 
+	if (ws.nstatements == ws.max_statements)
+		ws.statements = ot_make_room(ws.statements, &ws.max_statements, sizeof(StatementPlace));
 	write_set_mark_place(&ws.before_statement);
 	ot_put_u8(ops, 'S');
 	ot_put_u32(ops, len);
@@ -774,7 +802,7 @@ ot_write_set_statement(const char *text, int len)
 	pfree(role);
 	ot_write_set_check_size();
 
-	ws.nstatements++;
+	ws.statements[ws.nstatements++] = (StatementPlace) {begin, ops->len};
 	ot_write_set_looks_names_up();
 	/* It may rename tables or add columns to them: introduce them again. */
 	ws.first_relation = ws.nrelations;
@@ -964,6 +992,18 @@ ot_write_set_operations(StringInfo out)
 	if (ws.notes.len > 0)
 		appendBinaryStringInfo(out, ws.notes.data, ws.notes.len);
 	appendBinaryStringInfo(out, ws.ops.data, ws.ops.len);
+}
+
+/* Appends the operations that are statements, as a write set of their own. */
+void
+ot_write_set_statements(StringInfo out)
+{
+	ot_put_u8(out, OT_WRITE_SET_FORMAT);
+	ot_put_u8(out, 'T');
+	ot_put_u64(out, (uint64) GetCurrentTransactionStartTimestamp());
+	for (int i = 0; ws.active && i < ws.nstatements; i++)
+		appendBinaryStringInfo(out, ws.ops.data + ws.statements[i].begin,
+							   ws.statements[i].end - ws.statements[i].begin);
 }
 
 /* ---- functions for SQL ---- */

@@ -148,6 +148,7 @@ static struct
 	OtLogIndex	index;			/* of its entry after a verdict of commit, or of
 								 * the worker's entry */
 	OtEntryKind kind;			/* of the entry */
+	bool		is_compared;	/* its DDL was carried out beside that of others */
 	bool		lost_to_prepared;	/* to a transaction that is prepared and not ended */
 	Oid			user;			/* if it is handed over: as whom the session goes on */
 	int			security;
@@ -603,7 +604,7 @@ ot_commit_trips(void)
 {
 	if (ot_write_set_is_empty() && own.state != OWN_ID_TOLD)
 		return 0;
-	return 1 + commit_is_rehearsed() + (ot_ack == OT_ACK_APPLIED_EVERYWHERE);
+	return 1 + commit_is_rehearsed() + committing.is_compared + (ot_ack == OT_ACK_APPLIED_EVERYWHERE);
 }
 
 /* is_final: the transaction's id has an outcome in the log. */
@@ -631,6 +632,8 @@ commit_decide(void (*wrap) (void), OtVerdict *verdict)
 	ot_cost_begin(txn, ot_trips_taken());
 	if (commit_is_rehearsed())
 		ot_rehearse_elsewhere(agent, txn);
+	if (committing.is_compared)
+		ot_compare_elsewhere(txn);
 	if (wrap != NULL)
 		wrap();
 	/*
@@ -721,12 +724,12 @@ ot_commit_keep_user(void)
 static void
 commit_at_pre_commit(void)
 {
-	int			trips = ot_commit_trips();
 	OtVerdict	verdict;
 
 	/* it may have become a read replica since the first change */
 	ot_check_writable();
-	ot_trips_take("commit", trips);
+	committing.is_compared = ot_ddl_share_commits();
+	ot_trips_take("commit", ot_commit_trips());
 	committing.everywhere = ot_ack == OT_ACK_APPLIED_EVERYWHERE;
 	commit_wait_while_standing_still();
 	ot_sequence_lock_used();

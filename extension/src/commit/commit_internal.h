@@ -51,6 +51,9 @@ typedef struct OtQuestion
 extern bool ot_ask(const OtQuestion *question, TimestampTz deadline);
 
 /* trips.c */
+/* What DDL takes anyhow: a rehearsal and COMMIT. */
+#define OT_DDL_TRIPS (2 + (ot_ack == OT_ACK_APPLIED_EVERYWHERE))
+
 extern bool ot_trips_are_left(int trips);
 pg_noreturn extern void ot_trips_refuse(const char *what, int trips);
 extern void ot_trips_take(const char *what, int trips);
@@ -163,6 +166,9 @@ extern void ot_propose(OtAgent *agent, OtTxnId txn, OtVerdict *verdict);
 
 /* rehearse.c */
 extern void ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn);
+extern bool ot_compare_is_possible(void);
+extern bool ot_compare_is_answered(void);
+extern void ot_compare_elsewhere(OtTxnId txn);
 
 /* retry.c */
 extern void ot_retry_at_end(void);

@@ -41,6 +41,7 @@
 #include "utils/timestamp.h"
 
 #include "capture/capture.h"
+#include "ddl/ddl.h"
 #include "shmem/shmem.h"
 
 /*
@@ -50,10 +51,13 @@
 #define ATTEMPTS 3
 /* How much longer than the rehearsal itself the node's answer may take. */
 #define NODE_GRACE_MS 3000
+/* A region that cannot say yet what statements come to is asked again after this. */
+#define COMPARE_AGAIN_MS 100
 
 /* Sends the write set and reads the answer.  Returns false if none came. */
 static bool
-rehearse_ask_node(OtAgent *agent, OtTxnId txn, OtLogIndex base, OtRehearsed *answer)
+rehearse_ask_node(OtAgent *agent, OtTxnId txn, OtLogIndex base, void (*put_operations) (StringInfo out),
+				  OtRehearsed *answer)
 {
 	TimestampTz deadline =
 		TimestampTzPlusMilliseconds(ot_now(), (int64) ot_rehearse_timeout_ms + NODE_GRACE_MS);
@@ -66,7 +70,7 @@ rehearse_ask_node(OtAgent *agent, OtTxnId txn, OtLogIndex base, OtRehearsed *ans
 	ot_put_u64(frame, base.value);
 	ot_put_u32(frame, ot_rehearse_timeout_ms);
 	ot_put_u32(frame, ot_rehearse_lock_timeout_ms);
-	ot_write_set_operations(frame);
+	put_operations(frame);
 	ot_agent_frame_end(agent);
 
 	for (;;)
@@ -150,7 +154,7 @@ ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn)
 		OtLogIndex	base = ot_applied_index();
 		OtRehearsed answer;
 
-		if (!rehearse_ask_node(agent, txn, base, &answer))
+		if (!rehearse_ask_node(agent, txn, base, ot_write_set_operations, &answer))
 		{
 			ereport(DEBUG1,
 					(errmsg("the node of region \"%s\" could not have the statements rehearsed", ot_region)));
@@ -171,5 +175,124 @@ ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn)
 				continue;
 		}
 		rehearse_raise_failure(&answer);
+	}
+}
+
+/* ---- DDL next to that of other sessions ---- */
+
+static void
+rehearse_put_nothing(StringInfo out)
+{
+	ot_put_u8(out, OT_COMPARE);
+}
+
+static void
+rehearse_put_statements(StringInfo out)
+{
+	ot_put_u8(out, OT_COMPARE);
+	ot_write_set_statements(out);
+}
+
+/*
+ * Asks what these statements come to.  Returns false if no other region says so;
+ * *answer then tells why, if anything does.
+ */
+static bool
+rehearse_ask_what_comes(OtTxnId txn, OtLogIndex base, void (*put_operations) (StringInfo out), OtRehearsed *answer)
+{
+	memset(answer, 0, sizeof(*answer));
+	return rehearse_ask_node(ot_commit_agent(), txn, base, put_operations, answer) &&
+		answer->failed && strlen(answer->sqlstate) == 5 &&
+		MAKE_SQLSTATE(answer->sqlstate[0], answer->sqlstate[1], answer->sqlstate[2], answer->sqlstate[3],
+					  answer->sqlstate[4]) == OT_ERR_CAME_TO;
+}
+
+/* Also where the other region is behind. */
+static bool
+rehearse_is_anybody_there(OtTxnId txn)
+{
+	OtLogIndex	any = {0};
+	OtRehearsed answer;
+
+	return rehearse_ask_what_comes(txn, any, rehearse_put_nothing, &answer);
+}
+
+/*
+ * Asks what the statements of this transaction come to, until a region says so.
+ * The first that could may be busy: with an index that it builds for an entry
+ * before this one, for example.  Returns false if there is none, or not in time.
+ */
+static bool
+rehearse_await_what_comes(OtTxnId txn, OtRehearsed *answer)
+{
+	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(), (int64) ot_commit_timeout_ms);
+
+	while (!rehearse_ask_what_comes(txn, ot_applied_index(), rehearse_put_statements, answer))
+	{
+		/* a failure of the statements does not pass */
+		if (answer->failed || ot_now() >= deadline || !rehearse_is_anybody_there(txn))
+			return false;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, COMPARE_AGAIN_MS,
+						 PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		ot_eviction_check();
+	}
+	return true;
+}
+
+/* To find out whether anybody answers takes a round trip, and so does the question at COMMIT. */
+bool
+ot_compare_is_possible(void)
+{
+	return ot_preloaded && MyBackendType == B_BACKEND && ot_rehearse_statements &&
+		ot_trips_are_left(2 + OT_DDL_TRIPS);
+}
+
+/* Would anybody say what statements come to? */
+bool
+ot_compare_is_answered(void)
+{
+	ot_trips_take("carry out DDL", 1);
+	ot_session_watch_errors();
+	ot_eviction_check();
+	ot_position_attach();
+	return rehearse_is_anybody_there(ot_commit_own_txn());
+}
+
+/*
+ * Raises ERROR unless another region has come to the same with the statements of
+ * this transaction, in their place in the log.
+ */
+void
+ot_compare_elsewhere(OtTxnId txn)
+{
+	OtCatalogDigest here;
+	OtRehearsed answer;
+	char		digest[OT_CATALOG_DIGEST_LENGTH + 1];
+
+	ot_catalog_digest(&here);
+	snprintf(digest, sizeof(digest), OT_CATALOG_DIGEST_FORMAT, here.sums[0], here.sums[1]);
+	if (!rehearse_await_what_comes(txn, &answer))
+	{
+		ot_ddl_share_lost();
+		ereport(ERROR,
+				(errcode(OT_ERR_LOST),
+				 errmsg("could not commit: no other region says whether this transaction's DDL is independent of other DDL in region \"%s\"",
+						ot_region),
+				 answer.failed ? errdetail("Region \"%s\": %s.", answer.region, answer.message) :
+				 answer.untried && answer.untried[0] != '\0' ? errdetail("%s.", answer.untried) : 0,
+				 errhint("Nothing was committed. Retry the transaction: it will wait for the DDL of other sessions.")));
+	}
+	if (strcmp(answer.message, digest) != 0)
+	{
+		ot_ddl_share_lost();
+		ereport(ERROR,
+				(errcode(OT_ERR_LOST),
+				 errmsg("could not commit: this transaction's DDL depends on other DDL that was carried out at the same time in region \"%s\"",
+						ot_region),
+				 errdetail("Region \"%s\" comes to something else, since it carries out one transaction after the other.",
+						   answer.region),
+				 errhint("Nothing was committed. Retry the transaction: it will wait for the DDL of other sessions.")));
 	}
 }

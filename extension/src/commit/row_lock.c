@@ -61,8 +61,6 @@
 
 /* DDL stands in line for so long at most. */
 #define DDL_LINE_MS 5000
-/* What DDL takes anyhow: a rehearsal and COMMIT. */
-#define DDL_TRIPS 2
 /* For how long a node that cannot be reached is tried. */
 #define UNREACHABLE_MS 5000
 /* The locks of one request, at most. */
@@ -531,7 +529,7 @@ row_lock_schema(OtHash schema)
 	ot_check_writable();
 	if (!ot_preloaded || MyBackendType != B_BACKEND || XactReadOnly || present.goes_without ||
 		present.schema != 0 || !ot_position_is_ddl_elsewhere() ||
-		!ot_trips_are_left(1 + DDL_TRIPS + (ot_ack == OT_ACK_APPLIED_EVERYWHERE)))
+		!ot_trips_are_left(1 + OT_DDL_TRIPS))
 		return;
 	row_lock_begin();
 	ot_trips_take("carry out DDL", 1);
@@ -606,7 +604,8 @@ ot_row_lock_subxact_abort(int nest_level)
 void
 ot_row_lock_init(void)
 {
-	static const OtDdlLine line = {row_lock_schema, row_lock_leave_schema};
+	static const OtDdlLine line = {row_lock_schema, row_lock_leave_schema,
+	ot_compare_is_possible, ot_compare_is_answered};
 
 	ot_capture_lock_first_with(row_lock_first);
 	ot_ddl_line_is(&line);

@@ -161,7 +161,6 @@ static bool importing = false;	/* the innermost statement is IMPORT FOREIGN
 static bool reindexing = false;	/* ... or REINDEX */
 static List *refilled = NIL;	/* tables that other regions have emptied, and
 								 * whose rows have not been captured again */
-static const OtDdlLine *ddl_line = NULL;
 static bool replaying = false;	/* the apply worker runs a statement, as
 								 * opposed to applying rows */
 
@@ -200,62 +199,6 @@ ot_ddl_take_relation_key(Oid relid)
 	ReleaseSysCache(tuple);
 	if (take)
 		ot_write_set_key_now(ot_hash_relation(relid), OT_UPDATE, relid);
-}
-
-/*
- * The lock that stands for the schema key, so that local DDL and DDL that is
- * applied here run one after the other.  Apart from the rule above there is
- * another reason: names that PostgreSQL makes up (for a serial column's
- * sequence, for a constraint) avoid those of uncommitted transactions, so a
- * statement would get other names in a server where such a transaction happens
- * to be open.  The lock is on the access method, which nothing else locks.
- */
-void
-ot_ddl_lock_schema(void)
-{
-	ot_position_names_change();
-	LockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), 0, ExclusiveLock);
-}
-
-void
-ot_ddl_line_is(const OtDdlLine *line)
-{
-	ddl_line = line;
-}
-
-/*
- * Waits for DDL of other regions that is under way.  Not once it has the lock:
- * who has that keeps other regions from trying their statements here.
- */
-void
-ot_ddl_stand_in_line(void)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, AccessMethodRelationId, ot_access_method_oid(), 0);
-	if (!OT_LOCK_IS_HELD_BY_ME(&tag, ExclusiveLock))
-		ddl_line->stand(ot_hash_schema());
-}
-
-/* It cannot go on now: others go first, and it stands in line again. */
-void
-ot_ddl_leave_line(void)
-{
-	ddl_line->leave();
-}
-
-/*
- * Takes the key after the lock, so that its base includes what the lock waited
- * for, and immediately after it: a transaction that holds the lock and has not
- * captured anything looks like a reader to the evictor, which would let it
- * delay an entry for a while.
- */
-void
-ot_ddl_take_schema_key(void)
-{
-	ot_ddl_stand_in_line();
-	ot_ddl_lock_schema();
-	ot_write_set_key_now(ot_hash_schema(), OT_UPDATE, InvalidOid);
 }
 
 /* ---- recording ---- */
@@ -1037,6 +980,7 @@ ot_ddl_init(void)
 	};
 
 	ot_access_method_watch(&watch);
+	ot_ddl_share_init();
 	ot_notify_init();
 	prev_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = ot_ddl_process_utility;

@@ -17,14 +17,6 @@
 
 /* ddl.c */
 extern void ot_ddl_init(void);
-/* How commit, a wing above, has a transaction wait for DDL of other regions. */
-typedef struct OtDdlLine
-{
-	void		(*stand) (OtHash schema);
-	void		(*leave) (void);
-} OtDdlLine;
-
-extern void ot_ddl_line_is(const OtDdlLine *line);
 extern void ot_ddl_check_function(const char *what);
 extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
 									Node *node, const char *query, bool read_only_tree,
@@ -34,6 +26,36 @@ extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *
 
 /* ddl_apply.c */
 extern void ot_ddl_apply_statement(OtReader *r);	/* r is past the op byte 'S' */
+
+/* catalog_digest.c */
+typedef struct OtCatalogDigest
+{
+	uint64		sums[2];
+} OtCatalogDigest;
+
+/* How one is written; and the byte in front of statements that asks for one. */
+#define OT_CATALOG_DIGEST_FORMAT "%016" INT64_MODIFIER "x%016" INT64_MODIFIER "x"
+#define OT_CATALOG_DIGEST_LENGTH 32
+#define OT_COMPARE 0xC0
+
+extern void ot_catalog_digest(OtCatalogDigest *digest);
+
+/* ddl_share.c */
+/* What commit, a wing above, does for DDL. */
+typedef struct OtDdlLine
+{
+	/* waits for DDL of other regions, and waits no more */
+	void		(*stand) (OtHash schema);
+	void		(*leave) (void);
+	/* may the transaction ask how its statements come out elsewhere? */
+	bool		(*may_be_compared) (void);
+	/* asks whether anybody could say so now */
+	bool		(*is_compared) (void);
+} OtDdlLine;
+
+extern void ot_ddl_line_is(const OtDdlLine *line);
+extern bool ot_ddl_share_commits(void);
+extern void ot_ddl_share_lost(void);
 
 /* ddl_classify.c */
 extern bool ot_ddl_has_changed_here(void);

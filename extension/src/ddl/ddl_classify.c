@@ -78,7 +78,7 @@ ddl_classify_create_as(CreateTableAsStmt *stmt)
 		(name->schemaname && strcmp(name->schemaname, "pg_temp") == 0) ||
 		isTempNamespace(RangeVarGetCreationNamespace(name)))
 		return OT_STATEMENT_LOCAL;
-	ot_ddl_take_schema_key();
+	ot_ddl_take_schema_key_for((Node *) stmt);
 	return OT_STATEMENT_CREATE_AS;
 }
 
@@ -420,7 +420,10 @@ ddl_classify(Node *stmt, const char *query, OtTemporary *temporary)
 	/* the schema lock comes before table locks, in this order everywhere */
 	if (*temporary != OT_TEMPORARY_OBJECT && kind == OT_STATEMENT_SCHEMA)
 	{
-		ot_ddl_take_schema_key();
+		if (*temporary == OT_TEMPORARY_FUNCTION)
+			ot_ddl_take_schema_key();
+		else
+			ot_ddl_take_schema_key_for(stmt);
 		/* it may have waited for one who has made or dropped such a function */
 		if (*temporary == OT_TEMPORARY_FUNCTION || ot_temporary_functions_possible())
 			*temporary = ot_ddl_is_temporary(stmt, query);

@@ -43,13 +43,17 @@ typedef enum OtTemporary
 } OtTemporary;
 
 /* ddl.c */
+extern void ot_ddl_set_replaying(bool is);
+extern bool ot_ddl_has_table_key(char relkind);
+extern void ot_ddl_take_relation_key(Oid relid);
+
+/* ddl_share.c; more of it is in ddl.h */
+extern void ot_ddl_share_init(void);
 extern void ot_ddl_lock_schema(void);
 extern void ot_ddl_stand_in_line(void);
 extern void ot_ddl_leave_line(void);
 extern void ot_ddl_take_schema_key(void);
-extern void ot_ddl_set_replaying(bool is);
-extern bool ot_ddl_has_table_key(char relkind);
-extern void ot_ddl_take_relation_key(Oid relid);
+extern void ot_ddl_take_schema_key_for(Node *stmt);
 
 /* ddl_lock.c */
 extern void ot_ddl_lock_relations(Node *stmt);

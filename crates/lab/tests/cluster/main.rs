@@ -61,6 +61,7 @@ mod run_again;
 mod sequences;
 mod serializable;
 mod short_sequences;
+mod side_by_side;
 mod statements;
 mod stored_values;
 mod stuck_worker;

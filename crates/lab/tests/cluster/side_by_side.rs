@@ -1,0 +1,339 @@
+//! DDL of several sessions of one region: none waits for another one's transaction, and what depends on the order in
+//! which they commit loses, so that all regions come out alike.
+
+use onetrip_lab::Topology;
+use tokio_postgres::error::SqlState;
+
+use crate::lab::{builder, is, number, start, start_from, subjects, told, until, Lab, Session, SOON};
+
+/// A statement that waits for longer has waited for the other session's transaction.
+const NO_WAIT: &str = "set lock_timeout = '10s'; set onetrip.statement_retries = 0";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ddl_of_two_sessions_is_carried_out_side_by_side() {
+    let lab = start("side_by_side", "DDL of sessions of one region, side by side").await;
+    subjects!(lab, 3;
+        migrations, every_statement, what_depends, run_again, those_that_wait, savepoints, slow_indexes, with_rows,
+        other_regions, many_at_once
+    );
+}
+
+async fn two(lab: &Lab) -> (Session, Session) {
+    let (one, other) = (lab.session(0).await, lab.session(0).await);
+    until("all members' releases are known to suit", SOON, || async {
+        Ok(number(&one, "select current_setting('onetrip.format_level')::int").await? == 1)
+    })
+    .await
+    .unwrap();
+    one.must(NO_WAIT).await;
+    other.must(NO_WAIT).await;
+    (one, other)
+}
+
+async fn equal(lab: &Lab) {
+    lab.everywhere().await;
+    let (code, output) = lab.check(&[]).await;
+    assert_eq!(code, Some(0), "{output}");
+}
+
+/// Each is a transaction that stays open while the other one does its work and commits.
+async fn migrations(lab: &Lab) {
+    let (one, other) = two(lab).await;
+    // The first DDL after a server's start has the lock for itself.
+    one.must("create schema first").await;
+    one.must(
+        "begin; create table orders (id serial primary key, note text unique, at timestamptz default now());
+         create index on orders (at); insert into orders (note) select g::text from generate_series(1, 50) g",
+    )
+    .await;
+    other.must("create table people (id int generated always as identity primary key, name text not null)").await;
+    other.must("begin; alter table people add column born date; create index on people (born)").await;
+    one.must("alter table orders add check (id > 0), add column person int").await;
+    one.must("commit").await;
+    other.must("create view grown as select * from people where born < '2000-01-01'; commit").await;
+    equal(lab).await;
+}
+
+/// One session has DDL open all the time; in the other one each statement succeeds, in a transaction of its own.
+async fn every_statement(lab: &Lab) {
+    let (one, other) = two(lab).await;
+    one.must(
+        "create table held (id int); create table worked (id int primary key, a int, b text, c int not null default 1);
+         create table parts (id int) partition by range (id); create function never() returns trigger language plpgsql
+             as 'begin return new; end'; create role side_reader",
+    )
+    .await;
+    one.must("begin; alter table held add column open int").await;
+    for statement in [
+        "create table made (id serial, n int references worked, check (n > 0), unique (n), exclude (id with =))",
+        "create table made_too (like made including all)",
+        "create table parts_1 partition of parts for values from (0) to (10)",
+        "create table child () inherits (worked)",
+        "create table as_query as select g, g::text as t from generate_series(1, 20) g",
+        "create unlogged table quick (id int primary key)",
+        "create index on worked (a)",
+        "create unique index by_b on worked (b, a) include (c) where a > 3",
+        "create index on worked ((a + c), lower(b))",
+        "create index on parts (id)",
+        "alter table worked add column d int default 5, add column e timestamptz default clock_timestamp()",
+        "alter table worked alter column b set default 'x', alter column c drop not null, alter column a set (n_distinct = 9)",
+        "alter table worked add constraint positive check (a > 0) not valid",
+        "alter table worked validate constraint positive",
+        "alter table worked add foreign key (a) references worked (id)",
+        "alter table worked drop column d, drop constraint positive",
+        "alter table worked enable row level security, set (fillfactor = 70), cluster on worked_pkey",
+        "alter index by_b set (fillfactor = 80)",
+        "alter table worked alter column b set statistics 200, alter column b set storage external",
+        "alter table worked rename column e to f",
+        "alter table worked rename constraint worked_pkey to worked_key",
+        "alter index by_b rename to by_ba",
+        "create view seen as select id, b from worked where a > 1",
+        "create or replace view seen as select id, b, c from worked where a > 2",
+        "alter view seen alter column b set default 'y'",
+        "create rule quiet as on delete to seen do instead nothing",
+        "create trigger watch before insert on worked for each row when (new.a > 5) execute function never()",
+        "alter table worked disable trigger watch",
+        "create policy readers on worked to side_reader using (a > 0) with check (a > 1)",
+        "alter policy readers on worked using (a > 2)",
+        "create statistics together on a, c from worked",
+        "comment on table worked is 'is worked on'",
+        "comment on column worked.a is 'a column'",
+        "grant select (a, b), insert on worked to side_reader",
+        "revoke insert on worked from side_reader",
+        "drop trigger watch on worked",
+        "drop policy readers on worked",
+        "drop rule quiet on seen",
+        "drop statistics together",
+        "drop view seen",
+        "drop index by_ba",
+        "alter table made rename to made_first",
+        "drop table made_too, child",
+        "drop table if exists never_there",
+    ] {
+        other.must(statement).await;
+    }
+    one.must("commit").await;
+    equal(lab).await;
+}
+
+/// The first session's statements, those that another one commits in between, and whether the first one loses then.
+/// `{}` stands for a schema of its own.
+const DEPENDENT: &[(&str, &str, bool)] = &[
+    // names that are made up of those of a table and its columns
+    ("create table {}.a (b_c int references {}.held)", "create table {}.a_b (c int references {}.keyed)", true),
+    ("create table {}.a (b_c int, check (b_c > 0))", "create table {}.a_b (c int, check (c > 0))", true),
+    ("create index on {}.held (id)", "create table {}.held_id_idx1 (i int)", false),
+    // a name that is looked up comes to mean something else
+    ("set search_path = {}, public; alter table found add column x int", "create table {}.found (i int)", true),
+    ("set search_path = {}, public; drop table if exists found", "create table {}.found (i int)", true),
+    ("set search_path = {}, public; drop table if exists {}.later; create table t2 (i int)", "create table {}.later ()", true),
+    ("set search_path = {}, public; create view v as select * from found", "create table {}.found (i int)", true),
+    ("set search_path = {}, public; create table t (f found)", "create table {}.found (i int)", true),
+    ("set search_path = {}, public; create table t (id int, r text default 'found'::regclass::text)",
+     "create table {}.found (i int)", true),
+    ("set search_path = {}, public; comment on table found is 'which?'", "create table {}.found (i int)", true),
+    ("set search_path = {}, public; grant select on found to side_other", "create table {}.found (i int)", true),
+    ("set search_path = {}, public; create table t () inherits (found)", "create table {}.found (i int)", true),
+    ("set search_path = {}, public; alter table {}.held add foreign key (id) references found_key",
+     "create table {}.found_key (id int primary key)", true),
+    ("set search_path = {}, public; create trigger g before insert on found for each row execute function side_nothing()",
+     "create table {}.found (i int)", true),
+    ("set search_path = {}, public; create index on found (i)", "create table {}.found (i int)", true),
+    ("set search_path = {}, public; alter table found rename to lost", "create table {}.found (i int)", true),
+    // what is there, or not
+    ("create table if not exists {}.held (id int)", "drop table {}.held", true),
+    ("create table if not exists {}.held (id int)", "alter table {}.held rename to moved", true),
+    ("alter table if exists {}.later add column x int; create table {}.y ()", "create table {}.later ()", true),
+    ("alter table {}.held add column if not exists x int", "create table {}.held_x (x int)", false),
+    // nothing to do with each other
+    ("alter table {}.held add column x serial", "create table {}.other (x serial unique)", false),
+    ("create table {}.a (i int)", "drop table {}.spare", false),
+];
+
+async fn what_depends(lab: &Lab) {
+    let (one, other) = two(lab).await;
+    one.must(
+        "create role side_other; create table found (i int); create table found_key (id int primary key);
+         create function side_nothing() returns trigger language plpgsql as 'begin return new; end'",
+    )
+    .await;
+    let mut wrong = Vec::new();
+    for (at, (first, second, loses)) in DEPENDENT.iter().enumerate() {
+        let schema = format!("depends_{at}");
+        let make = format!("create schema {schema}; create table {schema}.held (id int primary key); create table {schema}.keyed (id int primary key); create table {schema}.spare (i int)");
+        one.must(&make).await;
+        one.must(&format!("begin; {}", first.replace("{}", &schema))).await;
+        if let Err(error) = other.run(&second.replace("{}", &schema)).await {
+            wrong.push(format!("{second}: {}", told(&error)));
+        }
+        match one.run("commit").await {
+            Ok(()) if *loses => wrong.push(format!("{first} / {second}: both were committed")),
+            Err(error) if !*loses || !is(&error, &SqlState::T_R_SERIALIZATION_FAILURE) => {
+                wrong.push(format!("{first} / {second}: {}", told(&error)));
+            }
+            _ => {}
+        }
+        one.must("rollback; reset search_path").await;
+        // The next DDL of a session that has lost shares with nobody.
+        one.must(&format!("create table {schema}.next ()")).await;
+    }
+    equal(lab).await;
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A statement that loses for what it has met is run again, for itself, and a transaction that is repeated is too.
+async fn run_again(lab: &Lab) {
+    let (one, other) = two(lab).await;
+    one.must("create table again (i int); create schema again_in").await;
+    other.must("begin; create table again_other (i int)").await;
+    one.must("begin; set local search_path = again_in, public; alter table again add column x int").await;
+    other.must("create table again_in.again (i int); commit").await;
+    let error = one.refused("commit").await;
+    assert_eq!(error.code(), &SqlState::T_R_SERIALIZATION_FAILURE, "{error}");
+    assert!(error.message().contains("depends on other DDL"), "{error}");
+    other.must("begin; alter table again_other add column y int").await;
+    one.must("set lock_timeout = '100ms'; begin; set local search_path = again_in, public").await;
+    let error = one.refused("alter table again add column x int").await;
+    assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE, "it waits for the other one now: {error}");
+    other.must("commit").await;
+    one.must("rollback; begin; set local search_path = again_in, public; alter table again add column x int; commit")
+        .await;
+    equal(lab).await;
+}
+
+/// Statements that change what others compute wait, as ever, and others wait for them.
+async fn those_that_wait(lab: &Lab) {
+    let (one, other) = two(lab).await;
+    one.must("create table waits (i int); create table first_one (i int, s int generated always as identity)").await;
+    one.must("begin; alter table waits add column x int").await;
+    other.must("set lock_timeout = '200ms'").await;
+    for statement in [
+        "create function waits_for() returns int language sql as 'select 1'",
+        "create type waits_type as (i int)",
+        "create schema waits_schema",
+        "create role waits_role",
+        "grant select on all tables in schema public to public",
+        "drop table held cascade",
+        "alter table first_one alter column i type int using i + 1",
+        "alter table first_one alter column s restart",
+        "create sequence waits_sequence",
+        "create materialized view waits_view as select 1 as x",
+        "create extension hstore",
+    ] {
+        let error = other.refused(statement).await;
+        assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE, "{statement}: {error}");
+    }
+    one.must("commit; begin; create schema waits_schema").await;
+    let error = other.refused("create table waits_too (i int)").await;
+    assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE, "{error}");
+    one.must("commit").await;
+
+    // It shares, and then wants all of it: it waits for those that share.
+    one.must("begin; create table waits_first (i int)").await;
+    other.must("begin; create table waits_second (i int)").await;
+    one.must("set lock_timeout = '200ms'; savepoint s").await;
+    let error = one.refused("create schema waits_third").await;
+    assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE, "{error}");
+    other.must("commit").await;
+    one.must("rollback to s; create schema waits_third; create table waits_third.t (i int); commit").await;
+    equal(lab).await;
+}
+
+/// What a savepoint takes back is not shared any more, and does not count.
+async fn savepoints(lab: &Lab) {
+    let (one, other) = two(lab).await;
+    one.must("begin; savepoint s; create table taken_back (i int); rollback to s").await;
+    other.must("set lock_timeout = '2s'; create schema taken").await;
+    one.must("create table taken.kept (i int)").await;
+    other.must("create table taken.kept_too (i int)").await;
+    one.must("savepoint s; alter table taken.kept add column x int; rollback to s; commit").await;
+    equal(lab).await;
+}
+
+/// Indexes take longer to build than other regions try a statement for; the question takes no time there.
+async fn slow_indexes(lab: &Lab) {
+    let (one, other) = two(lab).await;
+    one.must(
+        "create function slowly(i int) returns int language plpgsql immutable as 'begin perform pg_sleep(0.1); return i; end';
+         create table slow (i int); create table slow_too (i int); insert into slow select generate_series(1, 25);
+         insert into slow_too select generate_series(1, 25)",
+    )
+    .await;
+    lab.everywhere().await;
+    let (built, built_too) =
+        tokio::join!(one.run("create index on slow (slowly(i))"), other.run("create index on slow_too (slowly(i))"));
+    built.unwrap_or_else(|error| panic!("{}", told(&error)));
+    built_too.unwrap_or_else(|error| panic!("{}", told(&error)));
+    equal(lab).await;
+}
+
+/// Rows are written before, between and after the statements, more than other regions try.
+async fn with_rows(lab: &Lab) {
+    let (one, other) = two(lab).await;
+    one.must("create table filled (id int primary key, v text)").await;
+    one.must(
+        "begin; insert into filled select g, repeat(md5(g::text), 10) from generate_series(1, 30000) g;
+         alter table filled add column w int; update filled set w = id; alter table filled alter w set not null;
+         create table copied as select * from filled",
+    )
+    .await;
+    other.must("create table beside (id int primary key); insert into beside values (1)").await;
+    one.must("insert into filled values (0, '', 0); commit").await;
+    equal(lab).await;
+}
+
+/// DDL of another region comes first: who shares loses against it, as any DDL does.
+async fn other_regions(lab: &Lab) {
+    let (one, other) = two(lab).await;
+    let far = lab.session(1).await;
+    one.must("begin; create table near_one (i int)").await;
+    other.must("begin; create table near_other (i int)").await;
+    far.must("create table far (i int)").await;
+    // Idle sessions that are in the way are ended.
+    for near in [&one, &other] {
+        near.run("commit").await.expect_err("it has lost against the other region");
+    }
+    lab.everywhere().await;
+    lab.session(0).await.must("create table near_one (i int)").await;
+    equal(lab).await;
+}
+
+/// Ten clients of one region and one of each other one, all at once, each about tables of its own.
+async fn many_at_once(lab: &Lab) {
+    let mut clients = Vec::new();
+    for client in 0..12 {
+        let session = lab.session(if client < 10 { 0 } else { client - 9 }).await;
+        clients.push(tokio::spawn(async move {
+            session.must("set onetrip.statement_retries = 50").await;
+            for round in 0..4 {
+                let name = format!("crowd_{client}_{round}");
+                session.must(&format!("create table {name} (id serial primary key, v int unique)")).await;
+                session.must(&format!("alter table {name} add column w int references {name} (v)")).await;
+                session.must(&format!("create index on {name} (w)")).await;
+                if round % 2 == 0 {
+                    session.must(&format!("drop table {name}")).await;
+                }
+            }
+        }));
+    }
+    for client in clients {
+        client.await.expect("a client failed");
+    }
+    equal(lab).await;
+}
+
+/// Where nobody else can say how it comes out, DDL waits as ever, and nothing is lost for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ddl_of_a_cluster_of_one_region_waits() {
+    let one = Topology::parse("preferred_leader = \"a\"\n[[region]]\nname = \"a\"\n").expect("this is a topology");
+    let lab =
+        start_from("one_region_waits", "DDL of two sessions where there is one region", builder().topology(one)).await;
+    let (one, other) = two(&lab).await;
+    one.must("begin; create table one (i int)").await;
+    other.must("set lock_timeout = '200ms'").await;
+    let error = other.refused("create table other (i int)").await;
+    assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE, "{error}");
+    one.must("commit").await;
+    other.must("create table other (i int)").await;
+    assert_eq!(number(&one, "select count(*) from pg_class where relname in ('one', 'other')").await.unwrap(), 2);
+}

@@ -1,0 +1,448 @@
+/*-------------------------------------------------------------------------
+ *
+ * catalog_digest.c
+ *	  What the transaction has changed in the system catalogs, as a digest that is
+ *	  the same in every region if the change is.
+ *
+ * The rows that it has written and those that it has removed are found by their
+ * xmin and xmax, whatever has written them, and are printed with names in the
+ * place of OIDs.  A row that was removed and written again as it was cancels out, so
+ * what is done to a table's rows alone does not show.
+ *
+ * What is left out is what onetrip check does not compare either
+ * (docs/census/catalogs.tsv), what differs between regions on purpose, and TOAST
+ * tables, which are made anew where a table is rewritten.
+ * Numbers in stored expressions are left out, since OIDs are among them: what an
+ * expression refers to is in pg_depend, by name.
+ *
+ * It reads all catalogs from beginning to end.
+ *
+ * Runs in backends.  Raises ERROR.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ddl/ddl_internal.h"
+
+#include <ctype.h>
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/objectaddress.h"
+#include "catalog/pg_attribute.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_largeobject.h"
+#include "catalog/pg_largeobject_metadata.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_replication_origin.h"
+#include "catalog/pg_sequence.h"
+#include "catalog/pg_statistic.h"
+#include "catalog/pg_statistic_ext_data.h"
+#include "catalog/pg_subscription.h"
+#include "catalog/pg_subscription_rel.h"
+#include "catalog/pg_type.h"
+#include "catalog/system_fk_info.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+/* What is left out: a column, or the whole catalog. */
+static const struct
+{
+	Oid			catalog;
+	const char *column;			/* NULL: all */
+}			left_out[] =
+{
+	{AttributeRelationId, "attcacheoff"},
+	{AttributeRelationId, "atthasmissing"},
+	{AttributeRelationId, "attmissingval"},
+	{RelationRelationId, "relallfrozen"},
+	{RelationRelationId, "relallvisible"},
+	{RelationRelationId, "relfilenode"},
+	{RelationRelationId, "relfrozenxid"},
+	{RelationRelationId, "relhasindex"},
+	{RelationRelationId, "relhasrules"},
+	{RelationRelationId, "relhassubclass"},
+	{RelationRelationId, "relhastriggers"},
+	{RelationRelationId, "relminmxid"},
+	{RelationRelationId, "relpages"},
+	{RelationRelationId, "reltoastrelid"},
+	{RelationRelationId, "reltuples"},
+	{CollationRelationId, "collversion"},
+	{DatabaseRelationId, "datcollversion"},
+	{DatabaseRelationId, "datfrozenxid"},
+	{DatabaseRelationId, "datminmxid"},
+	{IndexRelationId, "indcheckxmin"},
+	{IndexRelationId, "indisclustered"},
+	{LargeObjectRelationId, NULL},
+	{LargeObjectMetadataRelationId, NULL},
+	{ReplicationOriginRelationId, NULL},
+	/* each region counts from a start of its own; the owner's words are in reloptions */
+	{SequenceRelationId, "seqstart"},
+	{SequenceRelationId, "seqmin"},
+	{SequenceRelationId, "seqmax"},
+	{StatisticRelationId, NULL},
+	{StatisticExtDataRelationId, NULL},
+	{SubscriptionRelationId, NULL},
+	{SubscriptionRelRelationId, NULL},
+};
+
+/* Names in which an OID stands. */
+static const char *const numbered[] = {"RI_ConstraintTrigger_a_", "RI_ConstraintTrigger_c_"};
+
+typedef enum ColumnKind
+{
+	COLUMN_LEFT_OUT,
+	COLUMN_TEXT,
+	COLUMN_TREE,				/* a node tree */
+	COLUMN_OPTIONS,				/* of a column of a table */
+	COLUMN_REFERENCE,			/* the OID of a row of another catalog */
+	COLUMN_REFERENCES,			/* several */
+	COLUMN_OBJECT				/* the OID of an object, whose catalog another column names */
+} ColumnKind;
+
+typedef struct Column
+{
+	ColumnKind	kind;
+	Oid			catalog;		/* that it refers to */
+	AttrNumber	class_column;	/* or the column that names it */
+	FmgrInfo	output;
+} Column;
+
+typedef struct Row
+{
+	StringInfoData text;
+	bool		of_nothing;		/* it refers to what is gone, or to a TOAST table */
+} Row;
+
+/* ---- columns ---- */
+
+static bool
+catalog_digest_leaves_out(Oid catalog, const char *column)
+{
+	for (int i = 0; i < lengthof(left_out); i++)
+	{
+		if (left_out[i].catalog == catalog &&
+			(left_out[i].column == NULL || (column != NULL && strcmp(left_out[i].column, column) == 0)))
+			return true;
+	}
+	return false;
+}
+
+/* The column refers to one row by its OID, or is an array of such. */
+static const SysFKRelationship *
+catalog_digest_reference(Oid catalog, const char *column)
+{
+	size_t		len = strlen(column);
+
+	for (int i = 0; i < lengthof(sys_fk_relationships); i++)
+	{
+		const SysFKRelationship *fk = &sys_fk_relationships[i];
+
+		if (fk->fk_table == catalog && strcmp(fk->pk_columns, "{oid}") == 0 &&
+			strncmp(fk->fk_columns + 1, column, len) == 0 && strcmp(fk->fk_columns + 1 + len, "}") == 0)
+			return fk;
+	}
+	return NULL;
+}
+
+/* objid belongs to classid, objoid to classoid, and refobjid to refclassid. */
+static AttrNumber
+catalog_digest_class_column(Relation catalog, const char *column)
+{
+	const char *obj = strstr(column, "obj");
+	char	   *class;
+
+	if (obj == NULL)
+		return InvalidAttrNumber;
+	class = psprintf("%.*sclass%s", (int) (obj - column), column, obj + strlen("obj"));
+	return get_attnum(RelationGetRelid(catalog), class);
+}
+
+static void
+catalog_digest_describe(Relation catalog, Form_pg_attribute attr, Column *column)
+{
+	const char *name = NameStr(attr->attname);
+	const SysFKRelationship *fk = catalog_digest_reference(RelationGetRelid(catalog), name);
+	Oid			output;
+	bool		varlena;
+
+	memset(column, 0, sizeof(*column));
+	if (attr->attisdropped || strcmp(name, "oid") == 0 ||
+		catalog_digest_leaves_out(RelationGetRelid(catalog), name))
+		return;
+	if (fk != NULL)
+	{
+		column->kind = fk->is_array ? COLUMN_REFERENCES : COLUMN_REFERENCE;
+		column->catalog = fk->pk_table;
+		return;
+	}
+	if (attr->atttypid == OIDOID &&
+		(column->class_column = catalog_digest_class_column(catalog, name)) != InvalidAttrNumber)
+	{
+		column->kind = COLUMN_OBJECT;
+		return;
+	}
+	if (strcmp(name, "attoptions") == 0)
+	{
+		column->kind = COLUMN_OPTIONS;
+		return;
+	}
+	column->kind = attr->atttypid == PG_NODE_TREEOID ? COLUMN_TREE : COLUMN_TEXT;
+	getTypeOutputInfo(attr->atttypid, &output, &varlena);
+	fmgr_info(output, &column->output);
+}
+
+/* ---- values ---- */
+
+/* Objects that initdb makes have the same OIDs everywhere. */
+static void
+catalog_digest_put_object(Row *row, Oid catalog, Oid oid)
+{
+	ObjectAddress address = {catalog, oid, 0};
+	char	   *identity;
+
+	if (oid < FirstNormalObjectId || catalog == LargeObjectRelationId || catalog == LargeObjectMetadataRelationId)
+	{
+		appendStringInfo(&row->text, "%u", oid);
+		return;
+	}
+	/* what the transaction has dropped has no name any more; its own row has */
+	identity = getObjectIdentity(&address, true);
+	row->of_nothing |= identity == NULL ||
+		(catalog == RelationRelationId && get_rel_namespace(oid) == PG_TOAST_NAMESPACE);
+	appendStringInfoString(&row->text, identity ? identity : "?");
+}
+
+/* Both an oidvector and an array of OIDs are arrays. */
+static void
+catalog_digest_put_objects(Row *row, Oid catalog, Datum value)
+{
+	ArrayType  *array = DatumGetArrayTypePCopy(value);
+	Oid		   *oids = (Oid *) ARR_DATA_PTR(array);
+	int			count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+
+	if (ARR_HASNULL(array) || ARR_ELEMTYPE(array) != OIDOID)
+		elog(ERROR, "a list of references is no array of OIDs");
+	for (int i = 0; i < count; i++)
+	{
+		catalog_digest_put_object(row, catalog, oids[i]);
+		appendStringInfoChar(&row->text, ',');
+	}
+}
+
+/* Each number becomes one mark, with its sign: a constant is there byte by byte. */
+static void
+catalog_digest_put_tree(StringInfo out, const char *tree)
+{
+	while (*tree != '\0')
+	{
+		size_t		number = strspn(tree + (*tree == '-'), "0123456789");
+
+		appendStringInfoChar(out, number > 0 ? '#' : *tree);
+		tree += number > 0 ? number + (*tree == '-') : 1;
+	}
+}
+
+/* Minor releases of 2026 keep a place in the server's own WAL among them. */
+static void
+catalog_digest_put_options(StringInfo out, Datum value)
+{
+	Datum	   *options;
+	int			count;
+
+	deconstruct_array(DatumGetArrayTypeP(value), TEXTOID, -1, false, TYPALIGN_INT, &options, NULL, &count);
+	for (int i = 0; i < count; i++)
+	{
+		char	   *option = TextDatumGetCString(options[i]);
+
+		if (strncmp(option, "pg_attver=", strlen("pg_attver=")) != 0)
+			appendStringInfo(out, "%s,", option);
+	}
+}
+
+static void
+catalog_digest_put_value(Row *row, Column *column, HeapTuple tuple, TupleDesc desc, AttrNumber attnum)
+{
+	StringInfo	out = &row->text;
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, attnum, desc, &isnull);
+
+	appendStringInfoChar(out, '\x1f');
+	if (isnull)
+		return;
+	switch (column->kind)
+	{
+		case COLUMN_LEFT_OUT:
+			break;
+		case COLUMN_TEXT:
+			appendStringInfoString(out, OutputFunctionCall(&column->output, value));
+			break;
+		case COLUMN_TREE:
+			catalog_digest_put_tree(out, OutputFunctionCall(&column->output, value));
+			break;
+		case COLUMN_OPTIONS:
+			catalog_digest_put_options(out, value);
+			break;
+		case COLUMN_REFERENCE:
+			catalog_digest_put_object(row, column->catalog, DatumGetObjectId(value));
+			break;
+		case COLUMN_REFERENCES:
+			catalog_digest_put_objects(row, column->catalog, value);
+			break;
+		case COLUMN_OBJECT:
+			catalog_digest_put_object(row,
+									  DatumGetObjectId(heap_getattr(tuple, column->class_column, desc, &isnull)),
+									  DatumGetObjectId(value));
+			break;
+	}
+}
+
+/* Removes the OIDs that stand in names. */
+static void
+catalog_digest_mask_names(StringInfo text)
+{
+	for (int i = 0; i < lengthof(numbered); i++)
+	{
+		char	   *from = text->data;
+
+		while ((from = strstr(from, numbered[i])) != NULL)
+		{
+			char	   *end = from += strlen(numbered[i]);
+
+			while (isdigit((unsigned char) *end))
+				end++;
+			memmove(from, end, text->data + text->len + 1 - end);
+			text->len -= end - from;
+		}
+	}
+}
+
+/* ---- rows ---- */
+
+static bool
+catalog_digest_is_own(TransactionId xid)
+{
+	return TransactionIdIsNormal(xid) &&
+		TransactionIdFollowsOrEquals(xid, GetTopTransactionIdIfAny()) &&
+		TransactionIdIsCurrentTransactionId(xid);
+}
+
+/* 1: the transaction has written the row; -1: it has removed it; 0: neither, or both. */
+static int
+catalog_digest_change(HeapTupleHeader row)
+{
+	bool		written = !HeapTupleHeaderXminFrozen(row) && catalog_digest_is_own(HeapTupleHeaderGetRawXmin(row));
+	bool		removed = !(row->t_infomask & HEAP_XMAX_INVALID) &&
+		!HEAP_XMAX_IS_LOCKED_ONLY(row->t_infomask) && catalog_digest_is_own(HeapTupleHeaderGetUpdateXid(row));
+
+	return (int) written - (int) removed;
+}
+
+/*
+ * A row without an OID of its own tells of what it belongs to, such as that
+ * relation's columns.  If that is gone, or a TOAST table, it tells nothing.
+ */
+static bool
+catalog_digest_counts(Relation catalog, const Row *row, HeapTuple tuple)
+{
+	if (RelationGetRelid(catalog) == RelationRelationId)
+		return ((Form_pg_class) GETSTRUCT(tuple))->relnamespace != PG_TOAST_NAMESPACE;
+	return !row->of_nothing || get_attnum(RelationGetRelid(catalog), "oid") != InvalidAttrNumber;
+}
+
+static void
+catalog_digest_add(Oid relid, OtCatalogDigest *digest)
+{
+	Relation	catalog = table_open(relid, AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(catalog);
+	Column	   *columns = palloc(sizeof(Column) * desc->natts);
+	TableScanDesc scan = table_beginscan(catalog, SnapshotAny, 0, NULL);
+	MemoryContext rows = AllocSetContextCreate(CurrentMemoryContext, "onetrip catalog row", ALLOCSET_DEFAULT_SIZES);
+	HeapTuple	tuple;
+
+	for (int i = 0; i < desc->natts; i++)
+		catalog_digest_describe(catalog, TupleDescAttr(desc, i), &columns[i]);
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		int			change = catalog_digest_change(tuple->t_data);
+		MemoryContext old;
+		Row			row = {.of_nothing = false};
+
+		CHECK_FOR_INTERRUPTS();
+		if (change == 0)
+			continue;
+		old = MemoryContextSwitchTo(rows);
+		initStringInfo(&row.text);
+		appendStringInfoString(&row.text, RelationGetRelationName(catalog));
+		for (int i = 0; i < desc->natts; i++)
+			catalog_digest_put_value(&row, &columns[i], tuple, desc, i + 1);
+		catalog_digest_mask_names(&row.text);
+		ereport(DEBUG3, (errmsg_internal("catalog row %+d: %s", change, row.text.data)));
+		for (int i = 0; i < lengthof(digest->sums) && catalog_digest_counts(catalog, &row, tuple); i++)
+			digest->sums[i] += (uint64) change *
+				hash_bytes_extended((unsigned char *) row.text.data, row.text.len, i);
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(rows);
+	}
+	table_endscan(scan);
+	MemoryContextDelete(rows);
+	pfree(columns);
+	table_close(catalog, AccessShareLock);
+}
+
+static List *
+catalog_digest_catalogs(void)
+{
+	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
+	TableScanDesc scan = table_beginscan_catalog(pg_class, 0, NULL);
+	List	   *catalogs = NIL;
+	HeapTuple	tuple;
+
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (form->relkind == RELKIND_RELATION && form->relnamespace == PG_CATALOG_NAMESPACE &&
+			form->oid < FirstNormalObjectId && !catalog_digest_leaves_out(form->oid, NULL))
+			catalogs = lappend_oid(catalogs, form->oid);
+	}
+	table_endscan(scan);
+	table_close(pg_class, AccessShareLock);
+	return catalogs;
+}
+
+/* Fills *digest.  Takes locks on catalogs until the end of the transaction at most. */
+void
+ot_catalog_digest(OtCatalogDigest *digest)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "onetrip catalog digest",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	ListCell   *lc;
+
+	memset(digest, 0, sizeof(*digest));
+	CommandCounterIncrement();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+	{
+		foreach(lc, catalog_digest_catalogs())
+			catalog_digest_add(lfirst_oid(lc), digest);
+	}
+	PopActiveSnapshot();
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+}
