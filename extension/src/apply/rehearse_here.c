@@ -107,16 +107,16 @@ ot_rehearse(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("only the node of region \"%s\" may rehearse a write set", ot_region)));
+	compare = ot_has_more(&r) && (uint8) *r.at == OT_COMPARE;
 	if (!ot_position_wait_shown(base, TimestampTzPlusMilliseconds(ot_now(), SHOWN_MS)))
 		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				(errcode(compare ? OT_ERR_CAME_TO : ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("region \"%s\" does not show log index " UINT64_FORMAT " yet",
 						ot_region, base.value)));
 	ot_apply_set_up_session();
 	/* As a writer, it is evicted at once if it is in the worker's way. */
 	ot_slot_begin_writing();
 	ot_sequence_rehearses();
-	compare = ot_has_more(&r) && (uint8) *r.at == OT_COMPARE;
 	if (compare)
 	{
 		(void) ot_get_u8(&r);

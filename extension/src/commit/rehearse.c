@@ -219,18 +219,25 @@ rehearse_is_anybody_there(OtTxnId txn)
 
 /*
  * Asks what the statements of this transaction come to, until a region says so.
- * The first that could may be busy: with an index that it builds for an entry
- * before this one, for example.  Returns false if there is none, or not in time.
+ * All of them may be busy with what was committed before, an index for example:
+ * that is waited for.  Returns false if none says so for another reason.
  */
 static bool
 rehearse_await_what_comes(OtTxnId txn, OtRehearsed *answer)
 {
 	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(), (int64) ot_commit_timeout_ms);
 
-	while (!rehearse_ask_what_comes(txn, ot_applied_index(), rehearse_put_statements, answer))
+	for (;;)
 	{
+		if (rehearse_ask_what_comes(txn, ot_applied_index(), rehearse_put_statements, answer))
+		{
+			if (strspn(answer->message, "0123456789abcdef") == OT_CATALOG_DIGEST_LENGTH)
+				return true;
+			/* it only says that it is behind */
+			deadline = TimestampTzPlusMilliseconds(ot_now(), (int64) ot_commit_timeout_ms);
+		}
 		/* a failure of the statements does not pass */
-		if (answer->failed || ot_now() >= deadline || !rehearse_is_anybody_there(txn))
+		else if (answer->failed || ot_now() >= deadline || !rehearse_is_anybody_there(txn))
 			return false;
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, COMPARE_AGAIN_MS,
 						 PG_WAIT_EXTENSION);
@@ -238,7 +245,6 @@ rehearse_await_what_comes(OtTxnId txn, OtRehearsed *answer)
 		CHECK_FOR_INTERRUPTS();
 		ot_eviction_check();
 	}
-	return true;
 }
 
 /* To find out whether anybody answers takes a round trip, and so does the question at COMMIT. */

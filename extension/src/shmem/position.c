@@ -45,7 +45,7 @@
 
 static OtPositions *positions = NULL;
 
-/* This transaction changes names: it holds the lock for the schema key. */
+/* This transaction changes names: it holds the lock for the schema key, or shares it. */
 static bool names_change = false;
 static OtLogIndex announcing;
 /* What this process knows of names is no older than this entry. */
@@ -417,8 +417,8 @@ ot_position_is_ddl_elsewhere(void)
  * our callback has published the entry.  In between, their caches are older
  * than the applied index says.  So the entry is marked as unannounced until
  * its locks are released, which happens after the invalidations.  Transactions
- * that change names run one after the other, because of the lock for the
- * schema key, so one mark is enough.
+ * that change names commit one after the other, because of the locks in
+ * ddl/ddl_share.c, so one mark is enough.
  */
 static void
 position_announced(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)

@@ -12,10 +12,15 @@ const NO_WAIT: &str = "set lock_timeout = '10s'; set onetrip.statement_retries =
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ddl_of_two_sessions_is_carried_out_side_by_side() {
     let lab = start("side_by_side", "DDL of sessions of one region, side by side").await;
-    subjects!(lab, 3;
-        migrations, every_statement, what_depends, run_again, those_that_wait, savepoints, slow_indexes, with_rows,
-        other_regions, many_at_once
-    );
+    subjects!(lab, 3; migrations, every_statement, what_depends, run_again, those_that_wait, savepoints);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
+async fn large_ddl_of_several_sessions_is_carried_out_side_by_side() {
+    let lab = start("side_by_side_long", "slow indexes, many rows, many clients, other regions").await;
+    lab.session(0).await.must("create schema first").await;
+    subjects!(lab, 3; slow_indexes, with_rows, other_regions, many_at_once);
 }
 
 async fn two(lab: &Lab) -> (Session, Session) {
