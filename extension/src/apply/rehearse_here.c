@@ -38,15 +38,44 @@
 
 PG_FUNCTION_INFO_V1(ot_rehearse);
 
+/* The answer is ours, and not an error of a function that says the same. */
+static bool answers = false;
+
 static void
 rehearse_say_what_came()
 {
 	OtCatalogDigest digest;
 
 	ot_catalog_digest(&digest);
+	answers = true;
 	ereport(ERROR,
 			(errcode(OT_ERR_CAME_TO),
 			 errmsg_internal(OT_CATALOG_DIGEST_FORMAT, digest.sums[0], digest.sums[1])));
+}
+
+/*
+ * Whoever asks wants to know whether this region could say what statements come
+ * to.  It could not if a session holds DDL open, or the worker stands still.
+ */
+static void
+rehearse_say_whether_busy(OtLogIndex base)
+{
+	bool		applies;
+
+	if (ot_worker_stands_at(0).value != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("region \"%s\" stands still", ot_region)));
+	SpinLockAcquire(&ot_worker->mutex);
+	applies = ot_worker->applying.value != 0;
+	SpinLockRelease(&ot_worker->mutex);
+	if (applies || ot_applied_index().value < base.value)
+		ereport(ERROR,
+				(errcode(OT_ERR_CAME_TO), errmsg_internal(OT_COMPARE_BUSY)));
+	if (!ot_ddl_try_lock_schema())
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("DDL of a session of region \"%s\" is under way", ot_region)));
 }
 
 /* Applies the write set in a subtransaction, and rolls that back. */
@@ -76,6 +105,9 @@ rehearse_carry_out_and_roll_back(OtReader *r, bool compare)
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
+		if (error->sqlerrcode == OT_ERR_CAME_TO && !answers)
+			error->sqlerrcode = ERRCODE_INTERNAL_ERROR;
+		answers = false;
 	}
 	PG_END_TRY();
 	ot_is_apply_worker = ot_is_rehearsing = ot_is_comparing = false;
@@ -108,21 +140,23 @@ ot_rehearse(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("only the node of region \"%s\" may rehearse a write set", ot_region)));
 	compare = ot_has_more(&r) && (uint8) *r.at == OT_COMPARE;
+	if (compare)
+	{
+		(void) ot_get_u8(&r);
+		/* they would look at the rows */
+		SetConfigOption("max_parallel_maintenance_workers", "0", PGC_USERSET, PGC_S_SESSION);
+		if (!ot_has_more(&r))
+			rehearse_say_whether_busy(base);
+	}
 	if (!ot_position_wait_shown(base, TimestampTzPlusMilliseconds(ot_now(), SHOWN_MS)))
 		ereport(ERROR,
-				(errcode(compare ? OT_ERR_CAME_TO : ERRCODE_LOCK_NOT_AVAILABLE),
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("region \"%s\" does not show log index " UINT64_FORMAT " yet",
 						ot_region, base.value)));
 	ot_apply_set_up_session();
 	/* As a writer, it is evicted at once if it is in the worker's way. */
 	ot_slot_begin_writing();
 	ot_sequence_rehearses();
-	if (compare)
-	{
-		(void) ot_get_u8(&r);
-		/* they would look at the rows */
-		SetConfigOption("max_parallel_maintenance_workers", "0", PGC_USERSET, PGC_S_SESSION);
-	}
 	rehearse_carry_out_and_roll_back(&r, compare);
 	PG_RETURN_VOID();
 }

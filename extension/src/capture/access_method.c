@@ -468,8 +468,9 @@ ot_index_build_range_scan(Relation rel, Relation index_rel,
 {
 	volatile double result = 0;
 
+	/* -1: no statistics come of it, which a rollback would leave */
 	if (unlikely(ot_is_comparing))
-		return 0;
+		return -1;
 	if (unlikely(!index_rel->rd_index->indisvalid && !index_info->ii_Concurrent))
 		watch.before_build(index_rel);
 	AS_HEAP(rel);

@@ -51,13 +51,17 @@
 #define ATTEMPTS 3
 /* How much longer than the rehearsal itself the node's answer may take. */
 #define NODE_GRACE_MS 3000
-/* A region that cannot say yet what statements come to is asked again after this. */
+/*
+ * A region that cannot say yet what statements come to is asked again, for so long
+ * if it is not busy with entries.
+ */
 #define COMPARE_AGAIN_MS 100
+#define COMPARE_PATIENCE_MS 3000
 
-/* Sends the write set and reads the answer.  Returns false if none came. */
+/* Sends the operations and reads the answer.  Returns false if none came. */
 static bool
-rehearse_ask_node(OtAgent *agent, OtTxnId txn, OtLogIndex base, void (*put_operations) (StringInfo out),
-				  OtRehearsed *answer)
+rehearse_send_and_read(OtAgent *agent, OtTxnId txn, OtLogIndex base, void (*put_operations) (StringInfo out),
+					   OtRehearsed *answer)
 {
 	TimestampTz deadline =
 		TimestampTzPlusMilliseconds(ot_now(), (int64) ot_rehearse_timeout_ms + NODE_GRACE_MS);
@@ -108,6 +112,26 @@ rehearse_ask_node(OtAgent *agent, OtTxnId txn, OtLogIndex base, void (*put_opera
 			ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
+}
+
+static bool
+rehearse_ask_node(OtAgent *agent, OtTxnId txn, OtLogIndex base, void (*put_operations) (StringInfo out),
+				  OtRehearsed *answer)
+{
+	bool		answered;
+
+	PG_TRY();
+	{
+		answered = rehearse_send_and_read(agent, txn, base, put_operations, answer);
+	}
+	PG_CATCH();
+	{
+		/* the transaction may go on, and ask again */
+		ot_agent_close(agent);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return answered;
 }
 
 static void
@@ -207,37 +231,28 @@ rehearse_ask_what_comes(OtTxnId txn, OtLogIndex base, void (*put_operations) (St
 					  answer->sqlstate[4]) == OT_ERR_CAME_TO;
 }
 
-/* Also where the other region is behind. */
-static bool
-rehearse_is_anybody_there(OtTxnId txn)
-{
-	OtLogIndex	any = {0};
-	OtRehearsed answer;
-
-	return rehearse_ask_what_comes(txn, any, rehearse_put_nothing, &answer);
-}
-
 /*
  * Asks what the statements of this transaction come to, until a region says so.
- * All of them may be busy with what was committed before, an index for example:
- * that is waited for.  Returns false if none says so for another reason.
+ * Returns false if none does.  All may be busy with what was committed before, an
+ * index for example: that is waited for.
  */
 static bool
 rehearse_await_what_comes(OtTxnId txn, OtRehearsed *answer)
 {
-	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(), (int64) ot_commit_timeout_ms);
+	const int	patience_ms = Min(ot_commit_timeout_ms, COMPARE_PATIENCE_MS);
+	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(), patience_ms);
 
-	for (;;)
+	while (!rehearse_ask_what_comes(txn, ot_applied_index(), rehearse_put_statements, answer))
 	{
-		if (rehearse_ask_what_comes(txn, ot_applied_index(), rehearse_put_statements, answer))
-		{
-			if (strspn(answer->message, "0123456789abcdef") == OT_CATALOG_DIGEST_LENGTH)
-				return true;
-			/* it only says that it is behind */
-			deadline = TimestampTzPlusMilliseconds(ot_now(), (int64) ot_commit_timeout_ms);
-		}
+		OtRehearsed busy;
+
 		/* a failure of the statements does not pass */
-		else if (answer->failed || ot_now() >= deadline || !rehearse_is_anybody_there(txn))
+		if (answer->failed)
+			return false;
+		if (rehearse_ask_what_comes(txn, ot_applied_index(), rehearse_put_nothing, &busy) &&
+			strcmp(busy.message, OT_COMPARE_BUSY) == 0)
+			deadline = TimestampTzPlusMilliseconds(ot_now(), patience_ms);
+		if (ot_now() >= deadline)
 			return false;
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, COMPARE_AGAIN_MS,
 						 PG_WAIT_EXTENSION);
@@ -245,6 +260,7 @@ rehearse_await_what_comes(OtTxnId txn, OtRehearsed *answer)
 		CHECK_FOR_INTERRUPTS();
 		ot_eviction_check();
 	}
+	return true;
 }
 
 /* To find out whether anybody answers takes a round trip, and so does the question at COMMIT. */
@@ -255,15 +271,19 @@ ot_compare_is_possible(void)
 		ot_trips_are_left(2 + OT_DDL_TRIPS);
 }
 
-/* Would anybody say what statements come to? */
+/* Would anybody say what statements come to, once it is not busy? */
 bool
 ot_compare_is_answered(void)
 {
+	OtRehearsed answer;
+
 	ot_trips_take("carry out DDL", 1);
 	ot_session_watch_errors();
 	ot_eviction_check();
 	ot_position_attach();
-	return rehearse_is_anybody_there(ot_commit_own_txn());
+	/* what it has locked must not hold up entries meanwhile */
+	ot_slot_begin_writing();
+	return rehearse_ask_what_comes(ot_commit_own_txn(), ot_applied_index(), rehearse_put_nothing, &answer);
 }
 
 /*

@@ -6,14 +6,17 @@
  *
  * The rows that it has written and those that it has removed are found by their
  * xmin and xmax, whatever has written them, and are printed with names in the
- * place of OIDs.  A row that was removed and written again as it was cancels out, so
- * what is done to a table's rows alone does not show.
+ * place of OIDs.  Rows of pg_class, pg_attribute and pg_proc that were removed and
+ * written again as they were cancel out, since a table that is rewritten here need not
+ * be elsewhere; so what is done to a table's rows alone does not show.
  *
  * What is left out is what onetrip check does not compare either
- * (docs/census/catalogs.tsv), what differs between regions on purpose, and TOAST
- * tables, which are made anew where a table is rewritten.
- * Numbers in stored expressions are left out, since OIDs are among them: what an
- * expression refers to is in pg_depend, by name.
+ * (docs/census/catalogs.tsv), what differs between regions on purpose, temporary
+ * objects, and TOAST tables, which are made anew where a table is rewritten.
+ *
+ * Stored expressions are printed by the server, with the schemas of all names.  Of a
+ * row that was removed they cannot be, as what they refer to may be gone: there the
+ * numbers, OIDs among them, are left out.
  *
  * It reads all catalogs from beginning to end.
  *
@@ -33,27 +36,38 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "catalog/objectaddress.h"
+#include "catalog/pg_attrdef.h"
 #include "catalog/pg_attribute.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
+#include "catalog/pg_constraint.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_largeobject.h"
 #include "catalog/pg_largeobject_metadata.h"
 #include "catalog/pg_namespace.h"
+#include "catalog/pg_partitioned_table.h"
+#include "catalog/pg_policy.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_replication_origin.h"
+#include "catalog/pg_rewrite.h"
 #include "catalog/pg_sequence.h"
 #include "catalog/pg_statistic.h"
+#include "catalog/pg_statistic_ext.h"
 #include "catalog/pg_statistic_ext_data.h"
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
+#include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "catalog/system_fk_info.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -107,7 +121,10 @@ typedef enum ColumnKind
 {
 	COLUMN_LEFT_OUT,
 	COLUMN_TEXT,
-	COLUMN_TREE,				/* a node tree */
+	COLUMN_TREE,				/* a stored expression */
+	COLUMN_TRIGGER,				/* ... of a trigger, or a rule, which are printed as a whole */
+	COLUMN_RULE,
+	COLUMN_FUNCTION,			/* ... of a function, which is not printed */
 	COLUMN_OPTIONS,				/* of a column of a table */
 	COLUMN_REFERENCE,			/* the OID of a row of another catalog */
 	COLUMN_REFERENCES,			/* several */
@@ -119,13 +136,31 @@ typedef struct Column
 	ColumnKind	kind;
 	Oid			catalog;		/* that it refers to */
 	AttrNumber	class_column;	/* or the column that names it */
+	AttrNumber	relid_column;	/* of an expression's table; InvalidAttrNumber: it has none */
 	FmgrInfo	output;
 } Column;
+
+/* The column in which the table of a catalog's expressions is. */
+static const struct
+{
+	Oid			catalog;
+	AttrNumber	column;
+}			tables[] =
+{
+	{AttrDefaultRelationId, Anum_pg_attrdef_adrelid},
+	{RelationRelationId, Anum_pg_class_oid},
+	{ConstraintRelationId, Anum_pg_constraint_conrelid},
+	{IndexRelationId, Anum_pg_index_indrelid},
+	{PartitionedRelationId, Anum_pg_partitioned_table_partrelid},
+	{PolicyRelationId, Anum_pg_policy_polrelid},
+	{StatisticExtRelationId, Anum_pg_statistic_ext_stxrelid},
+};
 
 typedef struct Row
 {
 	StringInfoData text;
 	bool		of_nothing;		/* it refers to what is gone, or to a TOAST table */
+	bool		of_temporary;	/* it refers to something in a temporary schema */
 } Row;
 
 /* ---- columns ---- */
@@ -173,6 +208,19 @@ catalog_digest_class_column(Relation catalog, const char *column)
 }
 
 static void
+catalog_digest_describe_tree(Oid catalog, Column *column)
+{
+	column->kind = catalog == TriggerRelationId ? COLUMN_TRIGGER :
+		catalog == RewriteRelationId ? COLUMN_RULE :
+		catalog == ProcedureRelationId ? COLUMN_FUNCTION : COLUMN_TREE;
+	for (int i = 0; i < lengthof(tables); i++)
+	{
+		if (tables[i].catalog == catalog)
+			column->relid_column = tables[i].column;
+	}
+}
+
+static void
 catalog_digest_describe(Relation catalog, Form_pg_attribute attr, Column *column)
 {
 	const char *name = NameStr(attr->attname);
@@ -201,12 +249,26 @@ catalog_digest_describe(Relation catalog, Form_pg_attribute attr, Column *column
 		column->kind = COLUMN_OPTIONS;
 		return;
 	}
-	column->kind = attr->atttypid == PG_NODE_TREEOID ? COLUMN_TREE : COLUMN_TEXT;
+	column->kind = COLUMN_TEXT;
+	if (attr->atttypid == PG_NODE_TREEOID)
+		catalog_digest_describe_tree(RelationGetRelid(catalog), column);
 	getTypeOutputInfo(attr->atttypid, &output, &varlena);
 	fmgr_info(output, &column->output);
 }
 
 /* ---- values ---- */
+
+static bool
+catalog_digest_is_temporary(const ObjectAddress *object)
+{
+	Oid			schema;
+
+	if (object->classId == NamespaceRelationId)
+		schema = object->objectId;
+	else
+		schema = is_objectclass_supported(object->classId) ? get_object_namespace(object) : InvalidOid;
+	return OidIsValid(schema) && isAnyTempNamespace(schema);
+}
 
 /* Objects that initdb makes have the same OIDs everywhere. */
 static void
@@ -222,6 +284,7 @@ catalog_digest_put_object(Row *row, Oid catalog, Oid oid)
 	}
 	/* what the transaction has dropped has no name any more; its own row has */
 	identity = getObjectIdentity(&address, true);
+	row->of_temporary |= identity != NULL && catalog_digest_is_temporary(&address);
 	row->of_nothing |= identity == NULL ||
 		(catalog == RelationRelationId && get_rel_namespace(oid) == PG_TOAST_NAMESPACE);
 	appendStringInfoString(&row->text, identity ? identity : "?");
@@ -246,7 +309,7 @@ catalog_digest_put_objects(Row *row, Oid catalog, Datum value)
 
 /* Each number becomes one mark, with its sign: a constant is there byte by byte. */
 static void
-catalog_digest_put_tree(StringInfo out, const char *tree)
+catalog_digest_put_masked(StringInfo out, const char *tree)
 {
 	while (*tree != '\0')
 	{
@@ -255,6 +318,37 @@ catalog_digest_put_tree(StringInfo out, const char *tree)
 		appendStringInfoChar(out, number > 0 ? '#' : *tree);
 		tree += number > 0 ? number + (*tree == '-') : 1;
 	}
+}
+
+/* The function may find that what the expression is about is gone. */
+static void
+catalog_digest_put_printed(StringInfo out, PGFunction print, int nargs, Datum first, Datum second)
+{
+	LOCAL_FCINFO(fcinfo, 2);
+	Datum		printed;
+
+	InitFunctionCallInfoData(*fcinfo, NULL, nargs, InvalidOid, NULL, NULL);
+	fcinfo->args[0] = (NullableDatum) {first, false};
+	fcinfo->args[1] = (NullableDatum) {second, false};
+	printed = print(fcinfo);
+	appendStringInfoString(out, fcinfo->isnull ? "?" : TextDatumGetCString(printed));
+}
+
+static void
+catalog_digest_put_tree(StringInfo out, Column *column, HeapTuple tuple, TupleDesc desc, Datum value, bool written)
+{
+	bool		isnull;
+	Datum		relid = column->relid_column != InvalidAttrNumber ?
+		heap_getattr(tuple, column->relid_column, desc, &isnull) : ObjectIdGetDatum(InvalidOid);
+
+	/* the bound of a partition refers to nothing */
+	if (column->kind == COLUMN_FUNCTION || (!written && column->relid_column != Anum_pg_class_oid))
+		catalog_digest_put_masked(out, OutputFunctionCall(&column->output, value));
+	else if (column->kind == COLUMN_TREE)
+		catalog_digest_put_printed(out, pg_get_expr, 2, value, relid);
+	else
+		catalog_digest_put_printed(out, column->kind == COLUMN_RULE ? pg_get_ruledef : pg_get_triggerdef, 1,
+								   heap_getattr(tuple, Anum_pg_trigger_oid, desc, &isnull), (Datum) 0);
 }
 
 /* Minor releases of 2026 keep a place in the server's own WAL among them. */
@@ -275,7 +369,7 @@ catalog_digest_put_options(StringInfo out, Datum value)
 }
 
 static void
-catalog_digest_put_value(Row *row, Column *column, HeapTuple tuple, TupleDesc desc, AttrNumber attnum)
+catalog_digest_put_value(Row *row, Column *column, HeapTuple tuple, TupleDesc desc, AttrNumber attnum, bool written)
 {
 	StringInfo	out = &row->text;
 	bool		isnull;
@@ -292,7 +386,10 @@ catalog_digest_put_value(Row *row, Column *column, HeapTuple tuple, TupleDesc de
 			appendStringInfoString(out, OutputFunctionCall(&column->output, value));
 			break;
 		case COLUMN_TREE:
-			catalog_digest_put_tree(out, OutputFunctionCall(&column->output, value));
+		case COLUMN_TRIGGER:
+		case COLUMN_RULE:
+		case COLUMN_FUNCTION:
+			catalog_digest_put_tree(out, column, tuple, desc, value, written);
 			break;
 		case COLUMN_OPTIONS:
 			catalog_digest_put_options(out, value);
@@ -359,9 +456,20 @@ catalog_digest_change(HeapTupleHeader row)
 static bool
 catalog_digest_counts(Relation catalog, const Row *row, HeapTuple tuple)
 {
+	/* they are this session's own */
+	if (row->of_temporary ||
+		(RelationGetRelid(catalog) == NamespaceRelationId && isAnyTempNamespace(((Form_pg_namespace) GETSTRUCT(tuple))->oid)))
+		return false;
 	if (RelationGetRelid(catalog) == RelationRelationId)
 		return ((Form_pg_class) GETSTRUCT(tuple))->relnamespace != PG_TOAST_NAMESPACE;
 	return !row->of_nothing || get_attnum(RelationGetRelid(catalog), "oid") != InvalidAttrNumber;
+}
+
+/* Rows that a rewrite of a table touches, and hiding a temporary function. */
+static bool
+catalog_digest_cancels(Oid catalog)
+{
+	return catalog == RelationRelationId || catalog == AttributeRelationId || catalog == ProcedureRelationId;
 }
 
 static void
@@ -389,11 +497,13 @@ catalog_digest_add(Oid relid, OtCatalogDigest *digest)
 		initStringInfo(&row.text);
 		appendStringInfoString(&row.text, RelationGetRelationName(catalog));
 		for (int i = 0; i < desc->natts; i++)
-			catalog_digest_put_value(&row, &columns[i], tuple, desc, i + 1);
+			catalog_digest_put_value(&row, &columns[i], tuple, desc, i + 1, change > 0);
 		catalog_digest_mask_names(&row.text);
 		ereport(DEBUG3, (errmsg_internal("catalog row %+d: %s", change, row.text.data)));
+		if (!catalog_digest_cancels(relid))
+			appendStringInfo(&row.text, "%+d", change);
 		for (int i = 0; i < lengthof(digest->sums) && catalog_digest_counts(catalog, &row, tuple); i++)
-			digest->sums[i] += (uint64) change *
+			digest->sums[i] += (uint64) (catalog_digest_cancels(relid) ? change : 1) *
 				hash_bytes_extended((unsigned char *) row.text.data, row.text.len, i);
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(rows);
@@ -432,16 +542,20 @@ ot_catalog_digest(OtCatalogDigest *digest)
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "onetrip catalog digest",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
+	int			guc_level = NewGUCNestLevel();
 	ListCell   *lc;
 
 	memset(digest, 0, sizeof(*digest));
 	CommandCounterIncrement();
 	PushActiveSnapshot(GetTransactionSnapshot());
+	/* all names of others have their schema then */
+	(void) set_config_option("search_path", "pg_catalog", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
 		foreach(lc, catalog_digest_catalogs())
 			catalog_digest_add(lfirst_oid(lc), digest);
 	}
+	AtEOXact_GUC(false, guc_level);
 	PopActiveSnapshot();
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);

@@ -37,6 +37,8 @@ typedef struct OtCatalogDigest
 #define OT_CATALOG_DIGEST_FORMAT "%016" INT64_MODIFIER "x%016" INT64_MODIFIER "x"
 #define OT_CATALOG_DIGEST_LENGTH 32
 #define OT_COMPARE 0xC0
+/* The answer of a region that is busy with entries, if there are no statements. */
+#define OT_COMPARE_BUSY "busy"
 
 extern void ot_catalog_digest(OtCatalogDigest *digest);
 
@@ -56,6 +58,7 @@ typedef struct OtDdlLine
 extern void ot_ddl_line_is(const OtDdlLine *line);
 extern bool ot_ddl_share_commits(void);
 extern void ot_ddl_share_lost(void);
+extern bool ot_ddl_try_lock_schema(void);
 
 /* ddl_classify.c */
 extern bool ot_ddl_has_changed_here(void);

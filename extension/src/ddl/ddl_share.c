@@ -20,8 +20,8 @@
  * PostgreSQL's locks keep nothing of this out.  So a transaction that has met
  * another one may only commit if one other region has carried out its statements
  * for trial, in their place, and has come to the same change of the catalogs
- * (catalog_digest.c, commit/rehearse.c).  Statements that change what functions
- * compute do not share, so what other regions compute is the same too.
+ * (catalog_digest.c, commit/rehearse.c).  Statements that call functions on rows in
+ * other regions do not share, and neither do those that change functions.
  *
  * Before a transaction goes on next to another one it asks whether anybody could
  * say so at all.  If not, and after a COMMIT that failed because of this, it takes
@@ -36,12 +36,16 @@
  */
 #include "ddl/ddl_internal.h"
 
+#include "access/htup_details.h"
 #include "catalog/pg_am.h"
+#include "catalog/pg_type.h"
 #include "miscadmin.h"
+#include "parser/parse_type.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/inval.h"
+#include "utils/syscache.h"
 
 #include "capture/capture.h"
 #include "shmem/shmem.h"
@@ -49,12 +53,16 @@
 /* The level whose libraries can say how a transaction's statements come out. */
 #define LEVEL 1
 
-/* Part of the access method: under this lock those commit that share the other one. */
+/*
+ * Further locks on the access method: under the first, those commit that share; who
+ * has the second stands in line for all sessions of this region that share.
+ */
 #define COMMITS_OF_SHARERS 1
+#define PLACE_IN_LINE 2
 
 typedef struct Shared
 {
-	pg_atomic_uint64 shares;	/* how often a transaction has asked for its share */
+	pg_atomic_uint64 shares;	/* how many shares there have been */
 } Shared;
 
 static Shared *shared = NULL;
@@ -63,9 +71,8 @@ static Shared *shared = NULL;
 static struct
 {
 	LocalTransactionId lxid;	/* InvalidLocalTransactionId: there is none */
-	uint64		number;			/* what `shares` was then */
+	uint64		number;			/* of this one, among all shares */
 	bool		met;			/* another transaction had one at the same time */
-	bool		alone;			/* since then it has the lock for itself */
 }			share;
 
 /* A COMMIT failed because of what it has met: the next one goes alone. */
@@ -117,6 +124,50 @@ ddl_share_object(ObjectType type)
 	}
 }
 
+/*
+ * Each region computes the values of a new column that are in rows already, and
+ * perhaps those of a domain, and what functions give may depend on what is beside
+ * this.  A constant does not, and shows in the digest.
+ */
+static bool
+ddl_share_add_column(ColumnDef *column)
+{
+	Type		type = column->typeName != NULL ? LookupTypeName(NULL, column->typeName, NULL, true) : NULL;
+	bool		may = type == NULL || typeTypeRelid(type) == InvalidOid;
+	ListCell   *lc;
+
+	if (type != NULL)
+	{
+		may &= ((Form_pg_type) GETSTRUCT(type))->typtype != TYPTYPE_DOMAIN;
+		ReleaseSysCache(type);
+	}
+	foreach(lc, column->constraints)
+	{
+		Constraint *constraint = lfirst_node(Constraint, lc);
+		Node	   *value = constraint->raw_expr;
+
+		if (value != NULL && IsA(value, TypeCast))
+			value = ((TypeCast *) value)->arg;
+		may &= constraint->contype != CONSTR_GENERATED &&
+			(constraint->contype != CONSTR_DEFAULT || (value != NULL && IsA(value, A_Const)));
+	}
+	return may;
+}
+
+/* An index over rows that are there may call functions in each region. */
+static bool
+ddl_share_index(List *columns, Node *condition)
+{
+	ListCell   *lc;
+
+	foreach(lc, columns)
+	{
+		if (lfirst_node(IndexElem, lc)->expr != NULL)
+			return false;
+	}
+	return condition == NULL;
+}
+
 static bool
 ddl_share_alter_table(AlterTableStmt *stmt)
 {
@@ -132,6 +183,14 @@ ddl_share_alter_table(AlterTableStmt *stmt)
 			return false;
 		switch (command->subtype)
 		{
+			case AT_AddColumn:
+				if (!ddl_share_add_column(castNode(ColumnDef, command->def)))
+					return false;
+				break;
+			case AT_AddConstraint:
+				if (IsA(command->def, Constraint) && ((Constraint *) command->def)->contype == CONSTR_EXCLUSION)
+					return false;
+				break;
 			case AT_AttachPartition:
 			case AT_DetachPartition:
 			case AT_DetachPartitionFinalize:
@@ -168,7 +227,8 @@ ddl_share_statement(Node *stmt)
 		case T_AlterStatsStmt:
 			return true;
 		case T_IndexStmt:
-			return !((IndexStmt *) stmt)->concurrent;
+			return !((IndexStmt *) stmt)->concurrent &&
+				ddl_share_index(((IndexStmt *) stmt)->indexParams, ((IndexStmt *) stmt)->whereClause);
 		case T_CreateTableAsStmt:
 			return ((CreateTableAsStmt *) stmt)->objtype == OBJECT_TABLE;
 		case T_AlterTableStmt:
@@ -205,16 +265,21 @@ ddl_share_holds(LOCKMODE mode)
 	return OT_LOCK_IS_HELD_BY_ME(&tag, mode);
 }
 
-/* Does another transaction hold the lock, in any mode? */
+/*
+ * Does another transaction hold the lock, or wait for it for itself?  Until its
+ * locks are released, so what it has changed is known here once the answer is no.
+ */
 static bool
 ddl_share_others_hold(void)
 {
 	LOCKTAG		tag;
-	int			count;
 
 	ddl_share_set_tag(&tag);
-	pfree(GetLockConflicts(&tag, ExclusiveLock, &count));
-	return count > 0;
+	if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return true;
+	LockRelease(&tag, ExclusiveLock, false);
+	AcceptInvalidationMessages();
+	return false;
 }
 
 /* Has this transaction a share?  A rollback to a savepoint takes it back. */
@@ -222,12 +287,6 @@ static bool
 ddl_share_is_there(void)
 {
 	return share.lxid == OT_LXID(MyProc) && share.lxid != InvalidLocalTransactionId && ddl_share_holds(ShareLock);
-}
-
-static bool
-ddl_share_has_met(void)
-{
-	return share.met || (!share.alone && pg_atomic_read_u64(&shared->shares) != share.number);
 }
 
 /*
@@ -239,16 +298,22 @@ ot_ddl_lock_schema(void)
 {
 	ot_position_names_change();
 	LockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), 0, ExclusiveLock);
-	if (ddl_share_is_there())
-	{
-		share.met = ddl_share_has_met();
-		share.alone = true;
-	}
+}
+
+/* The same, unless others hold it. */
+bool
+ot_ddl_try_lock_schema(void)
+{
+	return ConditionalLockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), 0, ExclusiveLock);
 }
 
 /*
  * Takes a share of the lock.  Returns false if it had to go on next to others, and
  * nobody could say how that comes out.
+ *
+ * Of two that share at the same time each finds out about the other: the later
+ * one here, before it has done anything, and the earlier one at COMMIT, by the
+ * number.
  */
 static bool
 ddl_share_take(void)
@@ -258,14 +323,11 @@ ddl_share_take(void)
 	LOCKTAG		tag;
 
 	ot_position_names_change();
-	/* first this, so that whoever shares now finds out at COMMIT */
+	LockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), 0, ShareLock);
 	share.number = pg_atomic_add_fetch_u64(&shared->shares, 1);
 	share.lxid = OT_LXID(MyProc);
-	share.met = met;
-	share.alone = false;
-	LockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), 0, ShareLock);
 	others = ddl_share_others_hold();
-	share.met |= others;
+	share.met = met || others;
 	if (!others || ddl_line->is_compared())
 		return true;
 	ddl_share_set_tag(&tag);
@@ -282,8 +344,7 @@ ot_ddl_line_is(const OtDdlLine *line)
 
 /*
  * Waits for DDL of other regions that is under way.  Not once it has the lock:
- * who has that keeps other regions from trying their statements here.  Nor if
- * another session has, whose place in line is this one's too.
+ * who has that keeps other regions from trying their statements here.
  */
 void
 ot_ddl_stand_in_line(void)
@@ -314,30 +375,55 @@ ot_ddl_take_schema_key(void)
 	ot_write_set_key_now(ot_hash_schema(), OT_UPDATE, InvalidOid);
 }
 
+/* The place of one session that shares is that of all of this region. */
+static void
+ddl_share_stand_in_line(void)
+{
+	if (ConditionalLockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), PLACE_IN_LINE, ExclusiveLock))
+		ot_ddl_stand_in_line();
+}
+
 /* The same before this statement, with a share of the lock if that will do. */
 void
 ot_ddl_take_schema_key_for(Node *stmt)
 {
-	if (goes_alone || ot_format_level < LEVEL || ot_temporary_functions_possible() ||
-		!ddl_share_statement(stmt) || !ddl_line->may_be_compared())
+	bool		may = !goes_alone && ot_format_level >= LEVEL && !ot_temporary_functions_possible() &&
+		ddl_share_statement(stmt);
+
+	if (may && !ddl_share_is_there() && !ddl_share_holds(ExclusiveLock))
 	{
-		ot_ddl_take_schema_key();
-		return;
-	}
-	if (!ddl_share_holds(ExclusiveLock) && !ddl_share_is_there())
-	{
-		if (!ddl_share_others_hold())
-			ot_ddl_stand_in_line();
-		if (!ddl_share_take())
+		may = ddl_line->may_be_compared();
+		if (may)
 		{
-			ot_ddl_take_schema_key();
-			return;
+			ddl_share_stand_in_line();
+			may = ddl_share_take();
 		}
 	}
-	ot_write_set_key_now(ot_hash_schema(), OT_UPDATE, InvalidOid);
+	if (may)
+		ot_write_set_key_now(ot_hash_schema(), OT_UPDATE, InvalidOid);
+	else
+		ot_ddl_take_schema_key();
 }
 
 /* ---- COMMIT ---- */
+
+/* lock_timeout is not for COMMIT, which in PostgreSQL waits for no lock. */
+static void
+ddl_share_lock_commits(void)
+{
+	const int	own_timeout = LockTimeout;
+
+	PG_TRY();
+	{
+		LockTimeout = 0;
+		LockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), COMMITS_OF_SHARERS, ExclusiveLock);
+	}
+	PG_FINALLY();
+	{
+		LockTimeout = own_timeout;
+	}
+	PG_END_TRY();
+}
 
 /*
  * Called at COMMIT, before keys of locks are taken.  If the transaction shares, it
@@ -350,14 +436,12 @@ ot_ddl_share_commits(void)
 {
 	if (!ddl_share_is_there())
 		return false;
-	LockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), COMMITS_OF_SHARERS, ExclusiveLock);
+	ddl_share_lock_commits();
 	AcceptInvalidationMessages();
-	share.met = ddl_share_has_met();
-	share.alone = true;
 	/* a function with a temporary type takes the same key, for another lock (ddl_function.c) */
 	if (!ot_temporary_functions_possible())
 		ot_write_set_raise_base(ot_hash_schema(), OT_UPDATE, ot_applied_index());
-	return share.met;
+	return share.met || pg_atomic_read_u64(&shared->shares) != share.number;
 }
 
 /* COMMIT fails because of what the transaction has met. */

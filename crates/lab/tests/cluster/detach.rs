@@ -319,7 +319,7 @@ async fn ddl_that_waited(lab: &Lab) {
     for round in 0..3 {
         hold(&c, true).await;
         let early = lab.session(0).await;
-        early.must("begin; create table in_the_way (id int)").await;
+        early.must("begin; create schema in_the_way").await;
         let detaching = beside(lab, 1, "alter table waited detach partition waited_1 concurrently").await;
         tokio::time::sleep(Duration::from_millis(300)).await;
         let session = lab.session(0).await;
@@ -338,7 +338,7 @@ async fn ddl_that_waited(lab: &Lab) {
         drop_all(lab, "waited").await;
         make(lab, "waited").await;
     }
-    a.must("drop table if exists in_the_way").await;
+    a.must("drop schema if exists in_the_way").await;
     forgotten(lab).await;
     drop_all(lab, "waited").await;
 }

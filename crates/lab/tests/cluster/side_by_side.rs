@@ -1,9 +1,12 @@
 //! DDL of several sessions of one region: none waits for another one's transaction, and what depends on the order in
 //! which they commit loses, so that all regions come out alike.
 
+use std::time::Duration;
+
 use onetrip_lab::Topology;
 use tokio_postgres::error::SqlState;
 
+use crate::jobs::hold_worker_of;
 use crate::lab::{builder, is, number, start, start_from, subjects, told, until, Lab, Session, SOON};
 
 /// A statement that waits for longer has waited for the other session's transaction.
@@ -20,7 +23,7 @@ async fn ddl_of_two_sessions_is_carried_out_side_by_side() {
 async fn large_ddl_of_several_sessions_is_carried_out_side_by_side() {
     let lab = start("side_by_side_long", "slow indexes, many rows, many clients, other regions").await;
     lab.session(0).await.must("create schema first").await;
-    subjects!(lab, 3; slow_indexes, with_rows, other_regions, many_at_once);
+    subjects!(lab, 3; all_behind, with_rows, other_regions, many_at_once);
 }
 
 async fn two(lab: &Lab) -> (Session, Session) {
@@ -77,10 +80,11 @@ async fn every_statement(lab: &Lab) {
         "create table as_query as select g, g::text as t from generate_series(1, 20) g",
         "create unlogged table quick (id int primary key)",
         "create index on worked (a)",
-        "create unique index by_b on worked (b, a) include (c) where a > 3",
-        "create index on worked ((a + c), lower(b))",
+        "create unique index by_b on worked (b, a) include (c)",
+        "create index on worked (b collate \"C\" desc, a) include (c)",
         "create index on parts (id)",
-        "alter table worked add column d int default 5, add column e timestamptz default clock_timestamp()",
+        "alter table worked add column d int default 5, add column e timestamptz, add column s serial",
+        "alter table worked alter column e set default clock_timestamp()",
         "alter table worked alter column b set default 'x', alter column c drop not null, alter column a set (n_distinct = 9)",
         "alter table worked add constraint positive check (a > 0) not valid",
         "alter table worked validate constraint positive",
@@ -150,16 +154,41 @@ const DEPENDENT: &[(&str, &str, bool)] = &[
     ("create table if not exists {}.held (id int)", "alter table {}.held rename to moved", true),
     ("alter table if exists {}.later add column x int; create table {}.y ()", "create table {}.later ()", true),
     ("alter table {}.held add column if not exists x int", "create table {}.held_x (x int)", false),
+    // what is written into a definition
+    ("set search_path = {}, public; create table t (like found including all)",
+     "create table {}.found (i int default 6, constraint found_i_check check (i > 6))", true),
+    ("set search_path = {}, public; alter policy side on found using (i > 8)",
+     "create table {}.found (i int); create policy side on {}.found using (i > 7)", true),
+    ("create or replace rule side as on delete to found_rules do also notify never", "create table {}.found (i int)", false),
+    ("set search_path = {}, public; create or replace trigger side before insert on found for each row when (new.i > 2)
+      execute function side_nothing()",
+     "create table {}.found (i int); create trigger side before insert on {}.found for each row when (new.i > 1)
+      execute function side_nothing()", true),
+    ("create table {}.a (c side_row default '(1,2)')",
+     "alter table side_row drop column b, add column c int", true),
+    ("set search_path = {}, public; alter table {}.held alter column id set default length('found'::regclass::text)",
+     "create table {}.found (i int)", true),
+    ("set search_path = {}, public; create table t (r regclass[] default '{found}'::regclass[])",
+     "create table {}.found (i int)", true),
+    ("set search_path = {}, public; create table t (r regclass) partition by list (r);
+      create table t_1 partition of t for values in ('found')",
+     "create table {}.found (i int)", true),
     // nothing to do with each other
+    ("alter table {}.held add column x int default 5", "create table {}.other (x serial unique)", false),
     ("alter table {}.held add column x serial", "create table {}.other (x serial unique)", false),
     ("create table {}.a (i int)", "drop table {}.spare", false),
+    ("create temporary table side_temporary (i int default 3, check (i > 2)); create table {}.a (i int)",
+     "create table {}.b (i int)", false),
 ];
 
 async fn what_depends(lab: &Lab) {
     let (one, other) = two(lab).await;
     one.must(
-        "create role side_other; create table found (i int); create table found_key (id int primary key);
-         create function side_nothing() returns trigger language plpgsql as 'begin return new; end'",
+        "create role side_other; create table found_key (id int primary key); create table side_row (a int, b int);
+         create table found (i int default 5, check (i > 5)); create policy side on found using (i > 7);
+         create table found_rules (i int); create rule side as on delete to found_rules do also notify never;
+         create function side_nothing() returns trigger language plpgsql as 'begin return new; end';
+         create trigger side before insert on found for each row when (new.i > 1) execute function side_nothing()",
     )
     .await;
     let mut wrong = Vec::new();
@@ -178,7 +207,7 @@ async fn what_depends(lab: &Lab) {
             }
             _ => {}
         }
-        one.must("rollback; reset search_path").await;
+        one.must("rollback; reset search_path; discard temp").await;
         // The next DDL of a session that has lost shares with nobody.
         one.must(&format!("create table {schema}.next ()")).await;
     }
@@ -221,6 +250,10 @@ async fn those_that_wait(lab: &Lab) {
         "drop table held cascade",
         "alter table first_one alter column i type int using i + 1",
         "alter table first_one alter column s restart",
+        "alter table first_one add column t timestamptz default now()",
+        "alter table first_one add column g int generated always as (i + 1) stored",
+        "create index on first_one ((i + 1))",
+        "create index on first_one (s) where i > 1",
         "create sequence waits_sequence",
         "create materialized view waits_view as select 1 as x",
         "create extension hstore",
@@ -252,23 +285,37 @@ async fn savepoints(lab: &Lab) {
     one.must("create table taken.kept (i int)").await;
     other.must("create table taken.kept_too (i int)").await;
     one.must("savepoint s; alter table taken.kept add column x int; rollback to s; commit").await;
+
+    // It has the lock for itself for a while, and shares it again then.
+    let make = "create type side_mood as enum ('a')";
+    one.must(make).await;
+    one.must(&format!(
+        "begin; create table taken.mine (i int); do $$ begin {make}; exception when duplicate_object then null; end $$;
+         drop table if exists later"
+    ))
+    .await;
+    other.must("create table later (i int); insert into later values (1)").await;
+    let error = one.refused("commit").await;
+    assert_eq!(error.code(), &SqlState::T_R_SERIALIZATION_FAILURE, "{error}");
+    lab.shows("select count(*) from later", "1").await;
     equal(lab).await;
 }
 
-/// Indexes take longer to build than other regions try a statement for; the question takes no time there.
-async fn slow_indexes(lab: &Lab) {
+/// No other region shows what was committed before: COMMIT waits for the first that does.
+async fn all_behind(lab: &Lab) {
     let (one, other) = two(lab).await;
-    one.must(
-        "create function slowly(i int) returns int language plpgsql immutable as 'begin perform pg_sleep(0.1); return i; end';
-         create table slow (i int); create table slow_too (i int); insert into slow select generate_series(1, 25);
-         insert into slow_too select generate_series(1, 25)",
-    )
-    .await;
-    lab.everywhere().await;
-    let (built, built_too) =
-        tokio::join!(one.run("create index on slow (slowly(i))"), other.run("create index on slow_too (slowly(i))"));
-    built.unwrap_or_else(|error| panic!("{}", told(&error)));
-    built_too.unwrap_or_else(|error| panic!("{}", told(&error)));
+    let [_, b, c] = lab.sessions().await;
+    one.must("begin; create table behind_one (i int)").await;
+    for far in [&b, &c] {
+        hold_worker_of(far, "onetrip apply worker", true).await;
+    }
+    other.must("create table behind_other (i int)").await;
+    let waiting = tokio::spawn(async move { one.run("commit").await });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!waiting.is_finished(), "it has to wait for a region that shows the other one's table");
+    hold_worker_of(&c, "onetrip apply worker", false).await;
+    waiting.await.unwrap().unwrap_or_else(|error| panic!("{}", told(&error)));
+    hold_worker_of(&b, "onetrip apply worker", false).await;
     equal(lab).await;
 }
 
