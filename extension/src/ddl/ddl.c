@@ -47,6 +47,9 @@
  * IMPORT FOREIGN SCHEMA is recorded as each CREATE FOREIGN TABLE that the foreign
  * server's wrapper has answered with.
  *
+ * A relation that is made without a recorded statement is refused when it is
+ * there: no other region would have it.
+ *
  * CREATE TABLE AS is recorded as the equivalent CREATE TABLE, at the moment
  * when the table is made.  That is before its query runs, which may change the
  * role and settings, and even rename the table.  Its rows travel as rows.
@@ -83,6 +86,7 @@
 #include "tcop/cmdtag.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -816,6 +820,26 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 
 /* ---- what happens inside a statement ---- */
 
+/*
+ * Called when a relation exists, and no recorded statement is under way: C code
+ * has made it, and other regions would have neither it nor a place for its rows.
+ * What PostgreSQL makes by itself, to fill a relation anew, becomes that
+ * relation's file.
+ */
+static void
+ddl_check_made(Oid relid, ObjectAccessPostCreate *made)
+{
+	/* nobody has locked it yet */
+	Relation	rel = RelationIdGetRelation(relid);
+	bool		is_definition = ot_ddl_has_table_key(rel->rd_rel->relkind) &&
+		rel->rd_rel->relpersistence != RELPERSISTENCE_TEMP && !made->is_internal;
+
+	RelationClose(rel);
+	if (is_definition)
+		ot_ddl_refuse("a relation that C code makes by itself",
+					  "Let the code run CREATE, as a statement.");
+}
+
 static void
 ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 					 int sub_id, void *arg)
@@ -829,6 +853,10 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 
 	if (access == OAT_FUNCTION_EXECUTE)
 	{
+		/* the only function of the server's that makes what is in definitions */
+		if (object_id == F_PG_IMPORT_SYSTEM_COLLATIONS && ot_capturing())
+			ot_ddl_refuse("pg_import_system_collations()",
+						  "Use CREATE COLLATION for those that are needed.");
 		ot_ddl_large_object_function(object_id);
 		return;
 	}
@@ -868,6 +896,8 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 				if (!create_as->matview)
 					ddl_record_create_as(object_id);
 			}
+			else if (recorded == NULL && ot_capturing())
+				ddl_check_made(object_id, arg);
 			break;
 		case OAT_TRUNCATE:
 			if (truncation != NULL && !truncation->told)

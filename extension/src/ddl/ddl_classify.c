@@ -19,6 +19,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "commands/defrem.h"
+#include "commands/prepare.h"
 #include "miscadmin.h"
 #include "nodes/primnodes.h"
 #include "tcop/cmdtag.h"
@@ -32,54 +33,102 @@ ddl_classify_is_this_database(const char *name)
 	return strcmp(name, ot_database) == 0;
 }
 
+/* The utility statement that EXPLAIN ANALYZE runs, without another utility call; NULL: none. */
+static Node *
+ddl_classify_explained(ExplainStmt *explain)
+{
+	bool		analyze = false;
+	ListCell   *lc;
+
+	foreach(lc, explain->options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, "analyze") == 0)
+			analyze = defGetBoolean(option);
+	}
+	if (!analyze)
+		return NULL;
+	return IsA(explain->query, Query) ? ((Query *) explain->query)->utilityStmt : explain->query;
+}
+
 /*
  * Returns the CREATE TABLE AS that this statement runs, or NULL: the statement
- * itself, or the one under EXPLAIN ANALYZE, which runs it without another
- * utility call.
+ * itself, or the one under EXPLAIN ANALYZE.
  */
 CreateTableAsStmt *
 ot_ddl_create_as(Node *stmt)
 {
 	if (IsA(stmt, ExplainStmt))
-	{
-		ExplainStmt *explain = (ExplainStmt *) stmt;
-		bool		analyze = false;
-		ListCell   *lc;
-
-		foreach(lc, explain->options)
-		{
-			DefElem    *option = lfirst_node(DefElem, lc);
-
-			if (strcmp(option->defname, "analyze") == 0)
-				analyze = defGetBoolean(option);
-		}
-		stmt = explain->query;
-		if (analyze && IsA(stmt, Query))
-			stmt = ((Query *) stmt)->utilityStmt;
-		if (!analyze || stmt == NULL)
-			return NULL;
-	}
-	if (!IsA(stmt, CreateTableAsStmt))
+		stmt = ddl_classify_explained((ExplainStmt *) stmt);
+	if (stmt == NULL || !IsA(stmt, CreateTableAsStmt))
 		return NULL;
 	return (CreateTableAsStmt *) stmt;
+}
+
+static bool
+ddl_classify_makes_temporary(RangeVar *name)
+{
+	return name->relpersistence == RELPERSISTENCE_TEMP ||
+		(name->schemaname && strcmp(name->schemaname, "pg_temp") == 0) ||
+		isTempNamespace(RangeVarGetCreationNamespace(name));
 }
 
 static OtStatementKind
 ddl_classify_create_as(CreateTableAsStmt *stmt)
 {
-	RangeVar   *name = stmt->into->rel;
-
 	if (stmt->objtype == OBJECT_MATVIEW)
 	{
 		ot_ddl_take_schema_key();
 		return OT_STATEMENT_SCHEMA;
 	}
-	if (name->relpersistence == RELPERSISTENCE_TEMP ||
-		(name->schemaname && strcmp(name->schemaname, "pg_temp") == 0) ||
-		isTempNamespace(RangeVarGetCreationNamespace(name)))
+	if (ddl_classify_makes_temporary(stmt->into->rel))
 		return OT_STATEMENT_LOCAL;
 	ot_ddl_take_schema_key_for((Node *) stmt);
 	return OT_STATEMENT_CREATE_AS;
+}
+
+/* The INTO of a statement as it was parsed, or NULL. */
+static IntoClause *
+ddl_classify_into(Node *parsed)
+{
+	SelectStmt *select = (SelectStmt *) parsed;
+
+	if (IsA(parsed, CreateTableAsStmt))
+		return ((CreateTableAsStmt *) parsed)->into;
+	if (!IsA(parsed, SelectStmt))
+		return NULL;
+	/* of a UNION the first SELECT has it */
+	while (select->op != SETOP_NONE)
+		select = select->larg;
+	return select->intoClause;
+}
+
+/*
+ * EXPLAIN ANALYZE EXECUTE runs a prepared statement as it was analyzed, and
+ * without another utility call.  So one that makes a permanent table, which would
+ * be in no entry, is refused.  With the protocol, what is prepared may be any
+ * statement, also EXECUTE of another one.  stmt is what is explained.
+ */
+static void
+ddl_classify_check_explained(Node *stmt)
+{
+	PreparedStatement *prepared;
+	IntoClause *into;
+
+	/* CREATE TABLE AS EXECUTE */
+	if (stmt != NULL && IsA(stmt, CreateTableAsStmt))
+		stmt = castNode(Query, ((CreateTableAsStmt *) stmt)->query)->utilityStmt;
+	if (stmt == NULL || !IsA(stmt, ExecuteStmt))
+		return;
+	prepared = FetchPreparedStatement(((ExecuteStmt *) stmt)->name, false);
+	if (prepared == NULL || prepared->plansource->raw_parse_tree == NULL)
+		return;
+	stmt = prepared->plansource->raw_parse_tree->stmt;
+	into = ddl_classify_into(stmt);
+	if (IsA(stmt, ExecuteStmt) || (into != NULL && !ddl_classify_makes_temporary(into->rel)))
+		ot_ddl_refuse("EXPLAIN ANALYZE EXECUTE of CREATE ... AS, SELECT INTO or EXECUTE",
+					  "EXPLAIN the statement itself.");
 }
 
 /*
@@ -278,6 +327,8 @@ ddl_classify(Node *stmt, const char *query, OtTemporary *temporary)
 			{
 				CreateTableAsStmt *create_as = ot_ddl_create_as(stmt);
 
+				if (IsA(stmt, ExplainStmt))
+					ddl_classify_check_explained(ddl_classify_explained((ExplainStmt *) stmt));
 				if (create_as == NULL)
 					return OT_STATEMENT_LOCAL;
 				return ddl_classify_create_as(create_as);

@@ -13,9 +13,8 @@
  * apply worker does the same, under the settings that were recorded with the
  * statement, also within the script of an extension.
  *
- * A table that C code makes without a statement does not come through here:
- * it gets default_table_access_method, which is onetrip in the replicated
- * database unless somebody has changed it.
+ * A table that C code makes without a statement does not come through here; it
+ * is refused (ddl.c).
  *
  * Runs in backends and in the apply worker.
  *

@@ -59,6 +59,38 @@ REFRESH MATERIALIZED VIEW seen;
 :operations;
 ROLLBACK;
 
+-- EXPLAIN ANALYZE EXECUTE makes a table without another utility call: refused, unless the table is temporary.
+PREPARE makes AS SELECT 1 AS one INTO made;
+PREPARE makes_of_two AS SELECT 1 AS one INTO made UNION SELECT 2;
+PREPARE makes_temporary AS SELECT 1 AS one INTO TEMP made;
+PREPARE reads AS SELECT 1 AS one;
+BEGIN;
+EXECUTE makes;
+:operations;
+ROLLBACK;
+EXPLAIN ANALYZE EXECUTE makes;
+\echo :LAST_ERROR_SQLSTATE
+EXPLAIN ANALYZE EXECUTE makes_of_two;
+EXPLAIN ANALYZE CREATE TEMP TABLE other AS EXECUTE makes;
+DO $$ DECLARE line text; BEGIN FOR line IN EXECUTE 'EXPLAIN ANALYZE EXECUTE makes' LOOP END LOOP; END $$;
+SELECT to_regclass('made');
+BEGIN;
+DO $$ DECLARE line text; BEGIN FOR line IN EXECUTE 'EXPLAIN ANALYZE EXECUTE makes_temporary' LOOP END LOOP; END $$;
+DO $$ DECLARE line text; BEGIN FOR line IN EXECUTE 'EXPLAIN ANALYZE EXECUTE reads' LOOP END LOOP; END $$;
+DO $$ DECLARE line text; BEGIN FOR line IN EXECUTE 'EXPLAIN ANALYZE CREATE TABLE read AS EXECUTE reads' LOOP END LOOP; END $$;
+:operations;
+SELECT one FROM made;
+ROLLBACK;
+DEALLOCATE ALL;
+-- So is whatever C code makes without a statement.
+SELECT pg_import_system_collations('ddl');
+\echo :LAST_ERROR_SQLSTATE
+SELECT unit.make_table('made', false);
+\echo :LAST_ERROR_SQLSTATE
+CREATE TABLE made AS SELECT unit.make_table('made_by_the_way', false)::text;
+SELECT unit.make_table('made', true);
+DROP TABLE made;
+
 -- TRUNCATE is recorded, without the schema key; it is local where the contents are local.
 CREATE UNLOGGED TABLE unlogged (id int);
 CREATE TABLE plain (id int) USING heap;

@@ -68,7 +68,6 @@ INSERT INTO left_case (what, run, becomes, kept) VALUES
 ('the same, in a savepoint that is rolled back', ARRAY['SAVEPOINT s', 'UPDATE pg_database SET datconnlimit = datconnlimit', 'ROLLBACK TO s'], 'kept', 'true'),
 ('a table of the information schema, written', ARRAY['UPDATE information_schema.sql_features SET comments = ''x'''], 'refused', NULL),
 ('a catalog, written by a function', ARRAY['SELECT pg_replication_origin_create(''left_new'')'], 'refused', NULL),
-('another one', ARRAY['SELECT pg_import_system_collations(''public'')'], 'refused', NULL),
 ('the same, in a savepoint that is rolled back', ARRAY['SAVEPOINT s', 'SELECT pg_replication_origin_create(''left_new'')', 'ROLLBACK TO s'], 'kept', 'true'),
 ('a definition', ARRAY['COMMENT ON TABLE left_t IS ''x'''], 'refused', NULL),
 ('a definition of this server', ARRAY['ALTER DATABASE postgres CONNECTION LIMIT -1'], 'refused', NULL),

@@ -24,7 +24,10 @@
 #include "access/relation.h"
 #include "access/transam.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_type.h"
 #include "commands/async.h"
+#include "commands/tablecmds.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -61,6 +64,8 @@ PG_FUNCTION_INFO_V1(unit_use_socket);
 PG_FUNCTION_INFO_V1(unit_use_level);
 PG_FUNCTION_INFO_V1(unit_read_behind_end);
 PG_FUNCTION_INFO_V1(unit_delete_unseen);
+PG_FUNCTION_INFO_V1(unit_make_table);
+PG_FUNCTION_INFO_V1(unit_skip_oids);
 PG_FUNCTION_INFO_V1(unit_lag_in_queue);
 PG_FUNCTION_INFO_V1(unit_limit_memory);
 
@@ -977,6 +982,35 @@ unit_delete_unseen(PG_FUNCTION_ARGS)
 	simple_heap_delete(rel, (ItemPointer) PG_GETARG_POINTER(1));
 	CommandCounterIncrement();
 	table_close(rel, RowExclusiveLock);
+	PG_RETURN_VOID();
+}
+
+/*
+ * unit_make_table(name text, temporary boolean) returns void: makes a table
+ * without a statement, as C code of an extension may.
+ */
+Datum
+unit_make_table(PG_FUNCTION_ARGS)
+{
+	CreateStmt *stmt = makeNode(CreateStmt);
+
+	stmt->relation = makeRangeVar(NULL, text_to_cstring(PG_GETARG_TEXT_PP(0)), -1);
+	if (PG_GETARG_BOOL(1))
+		stmt->relation->relpersistence = RELPERSISTENCE_TEMP;
+	stmt->tableElts = list_make1(makeColumnDef("id", INT4OID, -1, InvalidOid));
+	(void) DefineRelation(stmt, RELKIND_RELATION, GetUserId(), NULL, "");
+	CommandCounterIncrement();
+	PG_RETURN_VOID();
+}
+
+/* unit_skip_oids(count bigint) returns void: as if so many OIDs had been given out. */
+Datum
+unit_skip_oids(PG_FUNCTION_ARGS)
+{
+	LWLockAcquire(OidGenLock, LW_EXCLUSIVE);
+	OT_OID_COUNTER->nextOid += PG_GETARG_INT64(0);
+	OT_OID_COUNTER->oidCount = 0;
+	LWLockRelease(OidGenLock);
 	PG_RETURN_VOID();
 }
 

@@ -293,8 +293,24 @@ async fn refused(lab: &Lab) {
         assert_eq!(why.code().code(), "0A000", "{statement}: {}", why.message());
         assert!(why.hint().is_some_and(|hint| !hint.is_empty()), "{statement}: {} has no hint", why.message());
     }
+    let (_kept, table) = prepared(&b, "create table shop.explained as select 1 as x").await;
+    let execute = format!("execute {table}");
+    for statement in
+        ["select 1 as x into shop.explained", "create materialized view shop.explained as select 1 as x", &execute]
+    {
+        let (_kept, name) = prepared(&b, statement).await;
+        let why = b.refused(&format!("explain analyze execute {name}")).await;
+        assert_eq!(why.code().code(), "0A000", "{statement}: {}", why.message());
+    }
     let why = b.refused("create table shop.shared as select 1 as x; drop extension onetrip").await;
     assert!(why.hint().is_some(), "{}", why.message());
     assert_eq!(number(&b, "select onetrip.position()").await.unwrap(), position, "nothing of it was proposed");
     lab.shows("select to_regclass('shop.shared') is null", "t").await;
+}
+
+/// Prepares any statement, as drivers do.  Returns its name, and what has the server keep it until it is dropped.
+async fn prepared(session: &Session, statement: &str) -> (tokio_postgres::Statement, String) {
+    let kept = session.prepare(statement).await.unwrap();
+    let named = format!("select name from pg_prepared_statements where statement = '{statement}'");
+    (kept, text(session, &named).await.unwrap())
 }
