@@ -256,7 +256,8 @@ ddl_apply_leave_to_results(Node *stmt)
 
 			foreach(of_column, column->constraints)
 				ddl_apply_leave_unchecked(table, lfirst(of_column));
-			if (((AlterTableStmt *) stmt)->objtype == OBJECT_TABLE &&
+			if ((((AlterTableStmt *) stmt)->objtype == OBJECT_TABLE ||
+				 ((AlterTableStmt *) stmt)->objtype == OBJECT_FOREIGN_TABLE) &&
 				ddl_apply_adds_to_empty(table, column->colname))
 			{
 				AlterTableCmd *set = ddl_apply_take_default_out(column);

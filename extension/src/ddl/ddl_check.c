@@ -524,7 +524,9 @@ ot_ddl_fills(Node *node, const char *query, List **fills, bool *children)
 
 	*fills = NIL;
 	*children = false;
-	if (!IsA(node, AlterTableStmt) || stmt->objtype != OBJECT_TABLE || !ddl_check_concerns_rows(stmt))
+	/* views, sequences and indexes have no children with rows */
+	if (!IsA(node, AlterTableStmt) || (stmt->objtype != OBJECT_TABLE && stmt->objtype != OBJECT_FOREIGN_TABLE) ||
+		!ddl_check_concerns_rows(stmt))
 		return InvalidOid;
 	lockmode = AlterTableGetLockLevel(stmt->cmds);
 	relid = AlterTableLookupRelation(stmt, lockmode);

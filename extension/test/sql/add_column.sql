@@ -76,6 +76,15 @@ SELECT unit.apply(:'operations');
 SELECT md5(string_agg(x::text, ',' ORDER BY id)) = :'sum' AS same FROM parent x WHERE tableoid <> 'own_child'::regclass;
 SELECT count(r) FROM own_child;
 ROLLBACK;
+-- The parent may be a foreign table.
+CREATE FOREIGN DATA WRAPPER nothing;
+CREATE SERVER nowhere FOREIGN DATA WRAPPER nothing;
+CREATE FOREIGN TABLE far (id int) SERVER nowhere;
+CREATE TABLE near () INHERITS (far);
+INSERT INTO near VALUES (1), (2);
+CALL travels('ALTER TABLE far ADD COLUMN r float DEFAULT drawn()', 'near');
+CALL travels('ALTER FOREIGN TABLE far ADD COLUMN s float DEFAULT drawn(), ADD COLUMN n bigserial', 'near');
+SELECT count(r), count(s), count(DISTINCT n) FROM near;
 -- Without rows that travel there is nothing to send.
 CREATE TABLE unfilled (id int);
 BEGIN;
