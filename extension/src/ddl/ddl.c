@@ -210,8 +210,8 @@ ot_ddl_take_relation_key(Oid relid)
 /*
  * Records the statement, with its text in *noted.  Returns the parse tree to
  * run, which differs from the given one if a password was replaced by its
- * verifier, LIKE by columns, an extension got its version, or a partition's
- * bound was computed.
+ * verifier, LIKE by columns, an extension got its version, a partition's bound
+ * was computed, or a query was analyzed again.
  */
 static Node *
 ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, char **noted)
@@ -229,6 +229,7 @@ ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, char **n
 		ot_ddl_name_schema((CreateForeignTableStmt *) stmt, &text);
 	else
 		stmt = ot_ddl_write_like(stmt, &text, offset);
+	stmt = ot_ddl_analyze_again(stmt, text);
 	stmt = ot_ddl_name_version(stmt, &text);
 	stmt = ot_ddl_compute_bound(stmt, &text, offset, query);
 	if (ot_ddl_may_change_code(stmt))
@@ -943,6 +944,23 @@ ot_ddl_needs_fmgr_hook(Oid function)
 	return unlikely(recorded != NULL) && ddl_is_for_event_trigger(function);
 }
 
+/* Event triggers fire for no EXPLAIN, so it is CREATE MATERIALIZED VIEW that is analyzed. */
+static void
+ddl_analyze_in_place(Recorded *statement)
+{
+	CreateTableAsStmt *create_as = (CreateTableAsStmt *) statement->stmt;
+	CreateTableAsStmt *again;
+	MemoryContext old;
+
+	if (!IsA(create_as, CreateTableAsStmt))
+		return;
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	again = castNode(CreateTableAsStmt, ot_ddl_analyze_again((Node *) create_as, statement->text));
+	create_as->query = again->query;
+	create_as->into->viewQuery = again->into->viewQuery;
+	MemoryContextSwitchTo(old);
+}
+
 /*
  * Called before and after the function of an event trigger.  The function does
  * not run where the statement is replayed, so its changes are captured, even
@@ -994,6 +1012,7 @@ ot_ddl_fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *arg)
 		recorded->begun = GetCurrentCommandId(false);
 		/* the function may have changed settings, which are recorded anew */
 		ot_ddl_name_access_method(recorded->access_methods);
+		ddl_analyze_in_place(recorded);
 		ot_write_set_statement(recorded->text, strlen(recorded->text));
 	}
 	pfree(outside);

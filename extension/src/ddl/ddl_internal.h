@@ -173,6 +173,7 @@ extern Node *ot_ddl_compute_bound(Node *stmt, char **text, int offset, const cha
 extern char *ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset);
 extern void ot_ddl_check_text(const char *text, Node *stmt);
 extern Node *ot_ddl_hide_password(Node *stmt, char **text, int offset);
+extern Node *ot_ddl_analyze_again(Node *stmt, const char *text);
 extern void ot_ddl_name_schema(CreateForeignTableStmt *stmt, char **text);
 extern Node *ot_ddl_write_like(Node *stmt, char **text, int offset);
 extern char *ot_ddl_create_table_text(Relation rel, IntoClause *into);

@@ -337,6 +337,32 @@ ot_ddl_hide_password(Node *stmt, char **text, int offset)
 	return stmt;
 }
 
+/* ---- CREATE MATERIALIZED VIEW ---- */
+
+/*
+ * Other utility statements are analyzed when they run.  This one comes with its
+ * query analyzed, perhaps long ago and under other settings (by PL/pgSQL, or as a
+ * prepared statement of the protocol): a constant has the value that its text had
+ * then.  Other regions analyze the text as it is recorded.  Returns the statement
+ * to run: that text, analyzed now.
+ */
+Node *
+ot_ddl_analyze_again(Node *stmt, const char *text)
+{
+	int			guc_level = NewGUCNestLevel();
+
+	if (IsA(stmt, CreateTableAsStmt) || IsA(stmt, ExplainStmt))
+	{
+		/* warnings were shown when the statement came in */
+		(void) set_config_option("client_min_messages", "error", PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+		stmt = parse_analyze_fixedparams(linitial_node(RawStmt, raw_parser(text, RAW_PARSE_DEFAULT)),
+										 text, NULL, 0, NULL)->utilityStmt;
+	}
+	AtEOXact_GUC(true, guc_level);
+	return stmt;
+}
+
 /* ---- CREATE FOREIGN TABLE of IMPORT FOREIGN SCHEMA ---- */
 
 /*

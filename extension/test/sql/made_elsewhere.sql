@@ -19,6 +19,58 @@ SELECT count(*), sum(r) = :sum AS same FROM seen;
 SELECT relname, relispopulated FROM pg_class WHERE relnamespace = 'made_elsewhere'::regnamespace AND relkind = 'm' ORDER BY 1;
 ROLLBACK;
 
+-- A query that was analyzed under other settings, for PL/pgSQL, or before an event trigger, is analyzed again under those that are recorded.
+CREATE FUNCTION sees(explained boolean) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE seen text;
+BEGIN
+    IF explained THEN
+        FOR seen IN EXPLAIN ANALYZE CREATE MATERIALIZED VIEW made_elsewhere.dated AS SELECT '01/02/2026'::date AS d LOOP END LOOP;
+    ELSE
+        CREATE MATERIALIZED VIEW made_elsewhere.dated AS SELECT '01/02/2026'::date AS d;
+    END IF;
+    EXECUTE $q$ SELECT to_char(d, 'DD Mon') FROM made_elsewhere.dated $q$ INTO seen;
+    RETURN seen;
+END $$;
+BEGIN;
+SELECT sees(false);
+ROLLBACK;
+BEGIN;
+SELECT sees(true);
+ROLLBACK;
+SET DateStyle = 'ISO, DMY';
+BEGIN;
+SELECT sees(false);
+SELECT unit.write_set() AS operations \gset
+ROLLBACK;
+BEGIN;
+SELECT sees(true);
+SELECT unit.write_set() AS explained \gset
+ROLLBACK;
+RESET DateStyle;
+BEGIN;
+SELECT unit.apply(:'operations');
+REFRESH MATERIALIZED VIEW dated;
+SELECT to_char(d, 'DD Mon') FROM dated;
+ROLLBACK;
+BEGIN;
+SELECT unit.apply(:'explained');
+REFRESH MATERIALIZED VIEW dated;
+SELECT to_char(d, 'DD Mon') FROM dated;
+ROLLBACK;
+CREATE FUNCTION sets() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN SET DateStyle = 'ISO, DMY'; END $$;
+CREATE EVENT TRIGGER sets ON ddl_command_start WHEN TAG IN ('CREATE MATERIALIZED VIEW') EXECUTE FUNCTION sets();
+BEGIN;
+CREATE MATERIALIZED VIEW dated AS SELECT '01/02/2026'::date AS d;
+SELECT to_char(d, 'DD Mon') FROM dated;
+SELECT unit.write_set() AS operations \gset
+ROLLBACK;
+DROP EVENT TRIGGER sets;
+BEGIN;
+SELECT unit.apply(:'operations');
+REFRESH MATERIALIZED VIEW dated;
+SELECT to_char(d, 'DD Mon') FROM dated;
+ROLLBACK;
+
 CREATE TABLE "Of it" (id int PRIMARY KEY, "V" text COLLATE "C" NOT NULL);
 CREATE TABLE other (id int);
 CREATE SCHEMA "Imported";

@@ -252,6 +252,14 @@ async fn tables_from_queries(lab: &Lab) {
     b.must("alter table shop.times add column at timestamptz not null default now()").await;
     let at = text(&b, "select at from shop.times").await.unwrap();
     lab.shows("select at from shop.times", &at).await;
+    // A driver's statement is analyzed when it is prepared, and again when it runs.
+    let view = b.prepare("create materialized view shop.dated as select '01/02/2026'::date as d").await.unwrap();
+    b.must("set datestyle = 'ISO, DMY'").await;
+    b.execute(&view, &[]).await.unwrap();
+    b.must("reset datestyle").await;
+    lab.shows("select to_char(d, 'DD Mon') from shop.dated", "01 Feb").await;
+    c.must("refresh materialized view shop.dated").await;
+    lab.shows("select to_char(d, 'DD Mon') from shop.dated", "01 Feb").await;
 }
 
 async fn with_rows_in_one_transaction(lab: &Lab) {
