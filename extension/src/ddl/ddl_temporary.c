@@ -330,6 +330,21 @@ ddl_temporary_grants_temporary(GrantStmt *stmt)
 	return ddl_temporary_all_temporary(&c, "GRANT");
 }
 
+/* PostgreSQL lets anyone set those of a schema, whoever owns it. */
+static void
+ddl_temporary_check_default_privileges(AlterDefaultPrivilegesStmt *stmt)
+{
+	DefElem    *schemas = ot_ddl_find_option(stmt->options, "schemas");
+	ListCell   *lc;
+
+	foreach(lc, schemas ? (List *) schemas->arg : NIL)
+	{
+		if (ddl_temporary_is_temporary_schema(strVal(lfirst(lc))))
+			ot_ddl_refuse("default privileges in a temporary schema",
+						  "Use GRANT for each temporary object.");
+	}
+}
+
 /* CREATE VIEW makes a temporary view if its query uses anything temporary. */
 static bool
 ddl_temporary_view_is_temporary(ViewStmt *stmt, const char *query)
@@ -486,6 +501,9 @@ ddl_temporary_is(Node *stmt, const char *query)
 		case T_SecLabelStmt:
 			return ddl_temporary_object_is_temporary(((SecLabelStmt *) stmt)->objtype,
 													 ((SecLabelStmt *) stmt)->object);
+		case T_AlterDefaultPrivilegesStmt:
+			ddl_temporary_check_default_privileges((AlterDefaultPrivilegesStmt *) stmt);
+			return false;
 		case T_DropStmt:
 			return ddl_temporary_drops_temporary((DropStmt *) stmt);
 		case T_TruncateStmt:

@@ -211,6 +211,9 @@ ALTER SCHEMA :mine OWNER TO of_temporary;
 SELECT onetrip.pending_bytes();
 ROLLBACK;
 GRANT SELECT ON ALL TABLES IN SCHEMA ddl_temporary, pg_temp TO of_temporary;
+ALTER DEFAULT PRIVILEGES IN SCHEMA :mine GRANT SELECT ON TABLES TO of_temporary;
+\echo :LAST_ERROR_SQLSTATE
+ALTER DEFAULT PRIVILEGES FOR ROLE of_temporary IN SCHEMA ddl_temporary, :mine REVOKE SELECT ON TABLES FROM of_temporary;
 -- Those of another region have the name: the session makes way once the entry has failed.
 DROP STATISTICS of_temporary;
 BEGIN;
