@@ -85,6 +85,7 @@ static const char *const statement_settings[] = {
 	"default_table_access_method",
 	"default_tablespace",
 	"icu_validation_level",
+	"lo_compat_privileges",
 	"onetrip.new_tables",
 };
 

@@ -11,11 +11,13 @@
  * Numbers.  PostgreSQL takes the number of a new object from the counter from
  * which all catalogs take theirs.  The counters of two servers may be anywhere,
  * and that of a copied server is where it was in the original.  So that two
- * regions seldom take the same number, each server's counter is kept in a range
- * of its own: before it gives a number to a large object, it is set to the
- * beginning of its range if it has left that, as PostgreSQL itself does when all
- * OIDs have been given out.  Like then, numbers that are in use are passed over.
- * The number's key makes sure that two objects never get the same one.
+ * regions seldom take the same number, each node has a remainder of its own:
+ * before it gives a number to a large object, its counter goes on to the next
+ * number with that remainder.  Numbers that are in use are passed over.  The
+ * number's key makes sure that two objects never get the same one.  The counter
+ * is never set back: PostgreSQL walks through some objects in the order of their
+ * OIDs, the indexes of a table for instance, which is the order in which they
+ * were made and therefore the same in every region.
  *
  * Runs in backends; everything may raise ERROR.
  *
@@ -34,25 +36,20 @@
 
 #include "capture/capture.h"
 
-/* Each node's range has 2^26 numbers. */
-#define RANGE_BITS 26
-#define RANGES (1 << (32 - RANGE_BITS))
+/* How many nodes have remainders of their own. */
+#define REMAINDERS 64
 
-/* Brings the counter of OIDs into this node's range. */
+/* Takes the counter of OIDs on to the next number with this node's remainder. */
 static void
-large_object_choose_range(void)
+large_object_choose_number(void)
 {
-	Oid			first = (Oid) (ot_node_id % RANGES) << RANGE_BITS;
-	Oid			last = first + ((Oid) 1 << RANGE_BITS) - 1;
+	uint32		skip;
 
-	first = Max(first, FirstNormalObjectId);
 	LWLockAcquire(OidGenLock, LW_EXCLUSIVE);
-	if (OT_OID_COUNTER->nextOid < first || OT_OID_COUNTER->nextOid > last)
-	{
-		OT_OID_COUNTER->nextOid = first;
-		/* none of what follows has been set aside in the WAL */
-		OT_OID_COUNTER->oidCount = 0;
-	}
+	skip = ((uint32) ot_node_id - OT_OID_COUNTER->nextOid) % REMAINDERS;
+	OT_OID_COUNTER->nextOid += skip;
+	/* what has been set aside in the WAL */
+	OT_OID_COUNTER->oidCount -= Min(skip, OT_OID_COUNTER->oidCount);
 	LWLockRelease(OidGenLock);
 }
 
@@ -73,7 +70,7 @@ ot_ddl_large_object_function(Oid function)
 			if (!ot_capturing())
 				return;
 			ot_large_object_check();
-			large_object_choose_range();
+			large_object_choose_number();
 			break;
 		case F_LOWRITE:
 		case F_LO_PUT:
@@ -127,7 +124,7 @@ ot_ddl_large_object_access(ObjectAccessType access, Oid loid, bool by_statement,
 	{
 		ot_large_object_created(loid);
 		/* for the next one, if this one was made by C code */
-		large_object_choose_range();
+		large_object_choose_number();
 	}
 	else
 		ot_large_object_unlinked(loid);

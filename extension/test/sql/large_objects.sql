@@ -123,10 +123,32 @@ SELECT substr(operation, 1, 40) FROM unit.operations() AS operation;
 COMMIT;
 SELECT lo_state();
 
--- Numbers are of this node's range.
+-- A setting with which others may do so travels.
+SELECT lo_from_bytea(2, 'two');
+SET lo_compat_privileges = on;
+SET ROLE lo_two;
+BEGIN;
+COMMENT ON LARGE OBJECT 2 IS 'by another role';
+RESET ROLE;
+SELECT unit.write_set() AS commented \gset
+ROLLBACK;
+RESET ROLE;
+RESET lo_compat_privileges;
+SELECT unit.apply(:'commented');
+SELECT obj_description(2, 'pg_largeobject');
+SHOW lo_compat_privileges;
+SELECT lo_unlink(2);
+
+-- Numbers have this node's remainder, wherever the counter of OIDs is; it is never set back.
 SELECT lo_create(0) AS first, lo_creat(-1) AS second \gset
-SELECT :first / 67108864 = current_setting('onetrip.node_id')::int AS first, :second / 67108864 = current_setting('onetrip.node_id')::int AS second, :first <> :second AS differ;
-SELECT lo_unlink(:first), lo_unlink(:second);
+SELECT unit.skip_oids(134217729);
+CREATE TABLE lo_before (id int);
+SELECT lo_from_bytea(0, 'third') AS third \gset
+CREATE TABLE lo_after (id int);
+SELECT lo % 64 = current_setting('onetrip.node_id')::int % 64 AS has_remainder FROM unnest(ARRAY[:first, :second, :third]) lo;
+SELECT :first <> :second AS differ, 'lo_before'::regclass::oid < 'lo_after'::regclass::oid AS in_order;
+SELECT lo_unlink(:first), lo_unlink(:second), lo_unlink(:third);
+DROP TABLE lo_before, lo_after;
 
 -- Prepared: the number is taken until it ends.
 BEGIN;
