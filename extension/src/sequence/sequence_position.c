@@ -22,6 +22,7 @@
 #include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "catalog/pg_class.h"
+#include "commands/extension.h"
 #include "commands/sequence.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -149,6 +150,12 @@ ot_setval(PG_FUNCTION_ARGS)
 		PreventCommandIfReadOnly("setval()");
 		ot_ddl_check_function("call setval()");
 		PreventCommandIfParallelMode("setval()");
+		/* no ROLLBACK would undo it, not even that of a rehearsal */
+		if (ot_is_apply_worker && !creating_extension)
+			ereport(ERROR,
+					(errcode(OT_ERR_NOT_REPLICATED),
+					 errmsg("a function that the statement calls runs %s in region \"%s\"", "setval()", ot_region),
+					 errdetail("It did not do so in the region that the statement comes from.")));
 		LockRelationOid(relid, RowExclusiveLock);
 		if (!ot_sequence_load(relid, &seq))
 			elog(ERROR, "cache lookup failed for sequence %u", relid);

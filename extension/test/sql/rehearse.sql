@@ -79,6 +79,27 @@ SELECT onetrip.rehearse(0, rehearse.with_zone(:'changes', 'Europe/Berlix'));
 \echo :LAST_ERROR_SQLSTATE
 SELECT onetrip.rehearse(0, rehearse.with_zone(:'adds', 'Europe/Berlix'));
 
+-- A function that sets a sequence in other regions only would do so in the rehearsal, for good.
+\c -
+SET search_path = rehearse;
+CREATE TABLE counted (id int PRIMARY KEY, v int);
+CREATE FUNCTION sets_there(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF current_setting('session_replication_role') = 'replica' THEN PERFORM setval('rehearse.s', 500); END IF;
+    RETURN $1;
+END $$;
+INSERT INTO counted VALUES (1, 1);
+BEGIN;
+ALTER TABLE counted ALTER v TYPE bigint USING sets_there(v);
+SELECT unit.write_set() AS sets_there \gset
+ROLLBACK;
+\c -
+\set SHOW_CONTEXT never
+SELECT onetrip.rehearse(0, :'sets_there');
+\set SHOW_CONTEXT errors
+\echo :LAST_ERROR_SQLSTATE
+SELECT last_value FROM rehearse.s;
+
 -- It waits neither for a log index that this server does not show soon, nor for a lock that is held.
 SELECT onetrip.rehearse(4000000000000000, :'good');
 
