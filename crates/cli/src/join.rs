@@ -21,10 +21,12 @@ use onetrip_node::join::{self, JoinReply, JoinRequest, JoinToken};
 use onetrip_node::postgres::{become_user, facts, prepare_folder, ROOT_BECOMES};
 use serde_json::Value;
 
+use crate::adopt::ADOPTING;
 use crate::join_token::GivenToken;
 use crate::lab::LabArgs;
 use crate::place::{Place, PlaceArgs};
 use crate::progress::Progress;
+use crate::release::RELEASED;
 use crate::start::{self, Foreground};
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -69,6 +71,13 @@ pub fn run(args: &JoinArgs) -> Result<ExitCode> {
     if data.join(FILE_NAME).exists() {
         bail!("{} contains a node already: run it with `onetrip start`", data.display());
     }
+    if let Some(name) = left_by_another(&data)? {
+        bail!(
+            "{} contains {name}, which another node has left: remove it with all else there, or choose another folder; \
+             nothing was changed",
+            data.display()
+        );
+    }
     prepare_folder(&data, &args.user)?;
     become_user(&args.user, &data)?;
     crate::keep_files_private();
@@ -90,6 +99,23 @@ pub fn run(args: &JoinArgs) -> Result<ExitCode> {
             ..Foreground::default()
         },
     )
+}
+
+/// What is in the folder of a node that has run, or of a server that is being adopted, and would become part of the
+/// new one: an old log above all, whose entries and votes are another cluster's.  A join that was interrupted leaves
+/// none of it.
+fn left_by_another(data: &Path) -> Result<Option<String>> {
+    let is_left = |name: &str| {
+        ["log", "starts", "promised", "skipped", "postgres", ADOPTING, RELEASED].contains(&name)
+            || name.starts_with("postgres.") && !name.starts_with("postgres.facts-")
+    };
+    let entries = match std::fs::read_dir(data) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        entries => entries.with_context(|| format!("read {}", data.display()))?,
+    };
+    let names = entries.map(|entry| Ok(entry.context("read a folder")?.file_name().to_string_lossy().into_owned()));
+    let names = names.collect::<Result<Vec<_>>>()?;
+    Ok(names.into_iter().filter(|name| is_left(name)).min())
 }
 
 /// Asks a member to let this node join, and writes its folder.
@@ -236,5 +262,22 @@ mod tests {
     fn a_member_on_loopback_is_on_this_machine() {
         assert!(!is_elsewhere("127.0.0.1:7100") && !is_elsewhere("[::1]:7100"));
         assert!(is_elsewhere("10.0.1.10:7100") && is_elsewhere("db.example:7100"));
+    }
+
+    #[test]
+    fn only_what_an_interrupted_join_leaves_may_be_in_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("node");
+        assert_eq!(left_by_another(&data).unwrap(), None);
+        for left in
+            ["tls", "certifier.checkpoint", "certifier.received", "node.toml.new", "postgres.facts-7", "node.log"]
+        {
+            std::fs::create_dir_all(data.join(left)).unwrap();
+        }
+        assert_eq!(left_by_another(&data).unwrap(), None);
+        for left in ["starts", "postgres.kept", "postgres", "node.toml.released", "log", "adopting"] {
+            std::fs::create_dir(data.join(left)).unwrap();
+            assert_eq!(left_by_another(&data).unwrap().as_deref(), Some(left));
+        }
     }
 }

@@ -206,7 +206,8 @@ async fn a_region_joins(data: &Path, of: &Path) -> Result<()> {
     let from = NodeConfig::load(of)?.listen.to_string();
     let log = std::fs::File::create(data.join("d.log"))?;
     let mut join = onetrip(&["join", "--from", &from, "--region", "d", "--until-stdin-closes"], &folder);
-    join.env("ONETRIP_TOKEN", String::from_utf8(token.stdout)?.trim());
+    let token = String::from_utf8(token.stdout)?.trim().to_string();
+    join.env("ONETRIP_TOKEN", &token);
     let node = Node(join.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn()?);
     until("the region has joined", || Ok(onetrip(&["status"], &folder).output()?.status.success()))?;
     let config = NodeConfig::load(&folder)?;
@@ -230,6 +231,10 @@ async fn a_region_joins(data: &Path, of: &Path) -> Result<()> {
     assert_eq!(ended.and_then(|status| status.code()), Some(3));
     let again = onetrip(&["start"], &folder).output()?;
     ensure!(again.status.code() == Some(3), "{:?}: {}", again.status, told(&again));
+    // Its log is not taken for that of a new node.
+    std::fs::rename(folder.join("node.toml"), folder.join("node.toml.released"))?;
+    let again = onetrip(&["join", "--from", &from, "--region", "d"], &folder).env("ONETRIP_TOKEN", &token).output()?;
+    ensure!(told(&again).contains("contains log, which another node has left"), "{}", told(&again));
     std::fs::remove_dir_all(&folder)?;
     Ok(())
 }
