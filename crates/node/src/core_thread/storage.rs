@@ -1,10 +1,15 @@
 //! Opens the checkpoint and the log as earlier lives of the node left them.
 
 use crate::config::NodeConfig;
-use crate::disk::{sync_dir, CheckpointFile, RaftLog};
+use crate::disk::{sync_dir, write_whole, CheckpointFile, RaftLog};
 use crate::error::{Error, Result};
 use onetrip_core::replica::Replica;
-use onetrip_core::Checkpoint;
+use onetrip_core::{Checkpoint, NodeId};
+use std::path::Path;
+
+/// In the log's folder: the node whose entries and votes these are, so that no other node takes them for its own.
+/// Earlier releases neither write it nor look at it.
+const OWNER_FILE: &str = "owner";
 
 /// Both are verified, and fit together.
 pub(super) fn open(config: &NodeConfig) -> Result<(CheckpointFile, Checkpoint, RaftLog)> {
@@ -22,10 +27,49 @@ pub(super) fn open(config: &NodeConfig) -> Result<(CheckpointFile, Checkpoint, R
         None => Checkpoint::bootstrap(config.bootstrap_members(), config.limits()),
     };
     let folder = config.data_dir.join("log");
+    let is_new = !is_owned(&folder, &config.cluster, config.node)?;
     let mut log = RaftLog::open_limited(&folder, config.log_bytes_max)?;
+    if is_new {
+        write_whole(&folder.join(OWNER_FILE), owner(&config.cluster, config.node).as_bytes())?;
+    }
     log.keep_checkpoints_in(file.clone());
     match Replica::<RaftLog, crate::agent::AgentQueue>::put_in_order(&found, &mut log)? {
         Some(why) => Err(Error::Corrupted { file: folder, why }),
         None => Ok((file, found, log)),
+    }
+}
+
+fn owner(cluster: &str, node: NodeId) -> String {
+    format!("node {node} of cluster {cluster}\n")
+}
+
+/// Whether the folder says that it is this node's; an error if it says that it is another's.
+fn is_owned(folder: &Path, cluster: &str, node: NodeId) -> Result<bool> {
+    let file = folder.join(OWNER_FILE);
+    match std::fs::read_to_string(&file) {
+        Ok(text) if text == owner(cluster, node) => Ok(true),
+        Ok(text) => {
+            let why = format!("this is the log of {}, and not of node {node} of cluster {cluster}", text.trim());
+            Err(Error::Config { file, why })
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(Error::Disk { file, what: "read", source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_of_another_node_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |cluster, node| is_owned(folder.path(), cluster, NodeId(node)).map_err(|e| e.to_string());
+        assert_eq!(of("a", 1), Ok(false), "as an earlier release has made it");
+        write_whole(&folder.path().join(OWNER_FILE), owner("a", NodeId(1)).as_bytes()).unwrap();
+        assert_eq!(of("a", 1), Ok(true));
+        for (cluster, node) in [("a", 2), ("b", 1)] {
+            assert!(of(cluster, node).unwrap_err().contains("the log of node 1 of cluster a, and not of"));
+        }
     }
 }
