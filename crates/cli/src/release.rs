@@ -18,7 +18,7 @@ use onetrip_client::say;
 use onetrip_node::config::{NodeConfig, FILE_NAME};
 use onetrip_node::disk::write_whole;
 use onetrip_node::postgres::{
-    become_user, control_data, hba, identifier, processes_of, Server, SingleUser, ROOT_BECOMES,
+    become_user, control_data, hba, identifier, processes_of, quoted, Server, SingleUser, ROOT_BECOMES,
 };
 
 use crate::adopt::{self, reached, rename, settings, ADOPTING, FILES, MOVING};
@@ -77,6 +77,8 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     if let Some(position) = position {
         say!("it shows the log up to entry {position}");
     }
+    // It may have been released before, to another folder.
+    ensure!(to.join("PG_VERSION").is_file(), "{} has no PostgreSQL any more, nor has {}", data.display(), to.display());
     let bin_dir = server.bin_dir.display();
     let to = to.display();
     say!("{to}: a plain PostgreSQL; start it with: {bin_dir}/pg_ctl -D {to} start");
@@ -105,16 +107,21 @@ fn undo(data: &Path, server: &Server, to: &Path) -> Result<Option<i64>> {
     reached("undo-moved");
     if moving.exists() {
         ensure!(!to.exists(), "{} exists: move it away, the server's folder belongs there", to.display());
-        plain(server, &moving)?;
+        // A server with its settings elsewhere has none of its own before it is converted, nor once it is as it was.
+        if moving.join("postgresql.conf").is_file() {
+            plain(server, &moving)?;
+        }
         reached("undo-plain");
         for name in FILES {
-            let (old, file) = (data.join(ADOPTING).join("old").join(name), moving.join(name));
-            match old.is_file() {
-                true => drop(fs::copy(&old, &file).with_context(|| format!("write {}", file.display()))?),
-                false => remove(&file)?,
+            match data.join(ADOPTING).join("old").join(name).is_file() {
+                true => adopt::put_file(data, "old", name)?,
+                false => remove(&moving.join(name))?,
             }
+            reached("undo-file");
         }
         remove(&moving.join("onetrip.conf"))?;
+        // The only copies of the old files go next.
+        adopt::sync_all(&moving)?;
         rename(&moving, to)?;
     }
     reached("undo-back");
@@ -267,11 +274,8 @@ fn statements(database: &str) -> Vec<String> {
 /// The settings of a server that no node runs.  What the node had decided and the owner's settings do not say stays.
 fn own_settings(server: &Server, data: &Path) -> Result<()> {
     let ours = data.join("onetrip.conf");
-    let instead = format!(
-        "listen_addresses = {}\nport = {}\nmax_connections = 200\n",
-        settings::quoted(&server.listen),
-        server.port
-    );
+    let instead =
+        format!("listen_addresses = {}\nport = {}\nmax_connections = 200\n", quoted(&server.listen), server.port);
     // The map is the node's if the line that uses it is; `onetrip init` has written that for good.
     let hba = fs::read_to_string(data.join("pg_hba.conf")).unwrap_or_default();
     let is_adopted = hba.lines().any(|line| line.trim() == hba::BEGIN);

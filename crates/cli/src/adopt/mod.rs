@@ -31,8 +31,8 @@ use onetrip_client::{complain, postgres, say};
 use onetrip_core::{MemberRole, NodeId, PreferredLeader, RegionId};
 use onetrip_node::config::{Member, NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::postgres::{
-    become_user, control_data, hba, identifier, prepare_folder, processes_of, remove_folder, sync_folder, Server,
-    SingleUser,
+    become_user, control_data, hba, identifier, prepare_folder, processes_of, quoted, remove_folder, sync_folder,
+    Server, SingleUser,
 };
 use onetrip_node::tls::{self, Authority};
 use serde::{Deserialize, Serialize};
@@ -375,7 +375,7 @@ fn prepare(args: &AdoptArgs, old: &Old, data: &Path) -> Result<()> {
     }
     let (text, left_out) = settings::adopted(now("config_file")?, &in_files);
     for (name, value) in left_out.iter().filter(|(name, _)| !["port", "listen_addresses"].contains(&name.as_str())) {
-        say!("left out, since the node or the cluster sees to it: {name} = {}", settings::quoted(value));
+        say!("left out, since the node or the cluster sees to it: {name} = {}", quoted(value));
     }
     let read = |name: &str| -> Result<String> {
         let file = Path::new(now(name)?);
@@ -519,10 +519,11 @@ fn steps(data: &Path) -> Result<NodeConfig> {
     reached("moved");
     if moving.exists() {
         for name in FILES {
-            let (new, file) = (data.join(ADOPTING).join("new").join(name), moving.join(name));
-            fs::copy(&new, &file).with_context(|| format!("write {}", file.display()))?;
+            put_file(data, "new", name)?;
         }
         server.write_settings(&moving)?;
+        // Where there is no postgresql.conf, nothing is converted (`release.rs`).
+        sync_all(&moving)?;
         reached("settings");
         convert(&server, &moving, &plan.local)?;
         reached("converted");
@@ -572,7 +573,18 @@ fn convert(server: &Server, data: &Path, local: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn sync_all(folder: &Path) -> Result<()> {
+/// Copies a settings file of the plan, `new` or `old`, into the data folder: whole, or not at all.
+pub fn put_file(data: &Path, from: &str, name: &str) -> Result<()> {
+    let (copy, file) = (data.join(ADOPTING).join(name), data.join(MOVING).join(name));
+    let put = || -> std::io::Result<()> {
+        fs::copy(data.join(ADOPTING).join(from).join(name), &copy)?;
+        fs::File::open(&copy)?.sync_all()?;
+        fs::rename(&copy, &file)
+    };
+    put().with_context(|| format!("write {}", file.display()))
+}
+
+pub fn sync_all(folder: &Path) -> Result<()> {
     nix::unistd::syncfs(fs::File::open(folder)?).with_context(|| format!("write {} to disk", folder.display()))
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use onetrip_node::postgres::hba::{BEGIN, END};
+use onetrip_node::postgres::{is_our_library, quoted};
 
 /// What the node decides for its server, or what would make two regions get into each other's way: an archive or a
 /// standby of the old server has no use for the WAL of a node.
@@ -71,8 +72,7 @@ pub fn without_ours(text: &str, instead: &str) -> String {
             within = trimmed == BEGIN;
             kept += instead;
         } else if !within && !is_ours(trimmed) {
-            kept += line;
-            kept.push('\n');
+            kept.extend(without_our_library(line).map(|line| line + "\n"));
         }
     }
     kept
@@ -82,8 +82,26 @@ fn is_ours(line: &str) -> bool {
     line.to_ascii_lowercase().starts_with("onetrip.") || line == "# Onetrip's own settings, written at each start."
 }
 
-pub fn quoted(value: &str) -> String {
-    format!("'{}'", value.replace('\'', "''"))
+/// A line of `postgresql.conf`, which may name the extension's library beside others; `None` if it names nothing else.
+/// A server that loads it and has no node lets nobody in.
+fn without_our_library(line: &str) -> Option<String> {
+    const NAME: &str = "shared_preload_libraries";
+    let as_it_was = Some(line.to_string());
+    let (name, rest) = line.trim_start().split_at_checked(NAME.len()).unwrap_or_default();
+    if !name.eq_ignore_ascii_case(NAME) || !rest.starts_with([' ', '\t', '=']) {
+        return as_it_was;
+    }
+    let value = rest.trim_start_matches([' ', '\t', '=']);
+    let (value, behind) = match value.strip_prefix('\'') {
+        Some(value) => value.split_once('\'').unwrap_or((value, "")),
+        None => value.split_at(value.find([' ', '\t', '#']).unwrap_or(value.len())),
+    };
+    let (ours, others): (Vec<_>, Vec<_>) = value.split(',').partition(|name| is_our_library(name));
+    match (ours.is_empty(), others.is_empty()) {
+        (true, _) => as_it_was,
+        (false, true) => None,
+        (false, false) => Some(format!("{NAME} = '{}'{behind}", others.join(",").trim())),
+    }
 }
 
 #[cfg(test)]
@@ -100,11 +118,13 @@ mod tests {
             ("max_wal_senders", "0"),
             ("recovery_target_time", "x"),
             ("onetrip.region", "x"),
+            ("log_line_prefix", "%m\\x\n"),
             ("search_path", "\"$user\", it's"),
         ];
         let settings = settings.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
         let (text, left_out) = adopted("x", &settings);
-        assert!(text.ends_with("line.\nsearch_path = '\"$user\", it''s'\nwork_mem = '64MB'\n"), "{text}");
+        let kept = "line.\nlog_line_prefix = '%m\\\\x\\n'\nsearch_path = '\"$user\", it''s'\nwork_mem = '64MB'\n";
+        assert!(text.ends_with(kept), "{text}");
         let names: Vec<&str> = left_out.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["max_wal_senders", "onetrip.region", "port", "recovery_target_time", "wal_level"]);
         let back = without_ours(&text, "port = 5433\n");
@@ -125,5 +145,28 @@ mod tests {
     fn the_settings_of_a_made_node_are_taken_out_as_well() {
         let made = "a = 1\n# Onetrip's own settings, written at each start.\ninclude = 'onetrip.conf'\nOnetrip.read = 'fresh'\nb = 2\n";
         assert_eq!(without_ours(made, "port = 1\n"), "a = 1\nport = 1\nb = 2\n");
+    }
+
+    #[test]
+    fn the_librarys_name_is_taken_out_of_a_list_of_libraries() {
+        for (line, left) in [
+            ("shared_preload_libraries = 'onetrip'", None),
+            ("  Shared_Preload_Libraries onetrip # ours", None),
+            ("shared_preload_libraries='onetrip, pgaudit' # both", Some("shared_preload_libraries = 'pgaudit' # both")),
+            (
+                "shared_preload_libraries = 'a,\"$libdir/onetrip\", \"B\"'",
+                Some("shared_preload_libraries = 'a, \"B\"'"),
+            ),
+            ("shared_preload_libraries = 'a, onetrip'", Some("shared_preload_libraries = 'a'")),
+            (
+                "shared_preload_libraries = 'onetrip_x, pgaudit'",
+                Some("shared_preload_libraries = 'onetrip_x, pgaudit'"),
+            ),
+            ("#shared_preload_libraries = 'onetrip'", Some("#shared_preload_libraries = 'onetrip'")),
+            ("shared_preload_libraries_x = 'onetrip'", Some("shared_preload_libraries_x = 'onetrip'")),
+        ] {
+            let left = left.map_or(String::new(), |left| format!("{left}\n"));
+            assert_eq!(without_ours(&format!("{line}\n"), ""), left);
+        }
     }
 }

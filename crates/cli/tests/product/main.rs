@@ -18,6 +18,8 @@ use onetrip_node::tls::Authority;
 
 const REGIONS: [&str; 3] = ["a", "b", "c"];
 const SOON: Duration = Duration::from_secs(90);
+/// That a process of the server is the first to be killed when memory runs out, and the postmaster is not.
+const OOM_ADJUST: &str = "1000";
 
 /// A folder that the servers' user can reach; it is removed at the end.
 fn folder() -> Result<tempfile::TempDir> {
@@ -55,6 +57,7 @@ impl Node {
         let log = std::fs::File::create(data.join("node.log"))?;
         // The node stops when its standard input closes, so it does not outlive this test.
         let mut command = onetrip(&["start", "--until-stdin-closes", "--log-format", log_format], data);
+        command.envs([("PG_OOM_ADJUST_FILE", "/proc/self/oom_score_adj"), ("PG_OOM_ADJUST_VALUE", OOM_ADJUST)]);
         let node = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn()?;
         std::fs::write(data.join("node.pid"), node.id().to_string())?;
         Ok(Node(node))
@@ -129,6 +132,7 @@ async fn three_regions_serve() -> Result<()> {
     }
     let check = onetrip(&["check"], &data).output()?;
     ensure!(check.status.success() && told(&check).contains("equal"), "{}", told(&check));
+    sessions_go_first(&folders[0]).await?;
     who_is_let_in(&folders).await?;
     a_region_joins(&data, &folders[0]).await?;
     settings_are_read_again(&folders[0]).await?;
@@ -138,6 +142,17 @@ async fn three_regions_serve() -> Result<()> {
         node.stop()?;
     }
     lines_are_json(&folders[1].join("node.log"), "b")
+}
+
+/// Goal: what the unit says of want of memory (`packaging/onetrip@.service.in`) reaches PostgreSQL.
+async fn sessions_go_first(folder: &Path) -> Result<()> {
+    let session = connect(&NodeConfig::load(folder)?).await?;
+    let pid: i32 = session.query_one("select pg_backend_pid()", &[]).await?.get(0);
+    let of = |pid: &str| Ok::<_, anyhow::Error>(std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj"))?);
+    assert_eq!(of(&pid.to_string())?.trim(), OOM_ADJUST);
+    let pid = std::fs::read_to_string(folder.join("postgres/postmaster.pid"))?;
+    assert_eq!(of(pid.lines().next().context("a pid")?)?, of("self")?);
+    Ok(())
 }
 
 const PASSWORD: &str = "pass wörd";

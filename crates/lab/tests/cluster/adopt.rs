@@ -413,6 +413,8 @@ async fn a_database_is_adopted_grows_and_is_released() {
     drop(joined);
     place.stop("/srv/onetrip/eu-west-1").await;
     let (release, start) = released[0].split_once("\npg_ctl").unwrap();
+    let named = "echo \"shared_preload_libraries = 'onetrip'\" >> /srv/onetrip/eu-west-1/postgres/postgresql.conf";
+    place.must(named).await;
     for step in RELEASE {
         killed(&place, release, step).await;
     }
@@ -462,6 +464,56 @@ async fn goes_back_from_each_step(place: &Place, adopt: &str, old: &str, at: &st
         drop(session);
         place.must(&format!("pg_ctl -D {old} -m fast -w stop")).await;
     }
+}
+
+/// Debian's layout: the settings are outside of the data folder, which has none of its own until it is converted, and
+/// none again as soon as it is as it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long"]
+async fn settings_elsewhere_are_found_and_left_alone() {
+    let _turn = turn("adopt_elsewhere", "a server with its settings elsewhere goes back from each step").await;
+    let place = Place::new("elsewhere-test");
+    let (old, etc) = ("/srv/postgres/shop", "/srv/postgres/etc");
+    make_server(&place, old, place.port, "").await;
+    let (hba, ident) = (place.path(etc).join("pg_hba.conf"), place.path(etc).join("pg_ident.conf"));
+    let named = format!("hba_file = '{}'\\nident_file = '{}'\\n", hba.display(), ident.display());
+    let start = format!("pg_ctl -D {old} -o '-c config_file={etc}/postgresql.conf' -l {old}.log -w start > /dev/null");
+    let stop = format!("pg_ctl -D {old} -m fast -w stop > /dev/null");
+    place
+        .must(&format!(
+            "{stop}\nmkdir {etc}\nmv {old}/postgresql.conf {old}/pg_hba.conf {old}/pg_ident.conf {etc}\n\
+             printf \"{named}\" >> {etc}/postgresql.conf\n{start}\n{stop}"
+        ))
+        .await;
+    let files = format!("cd {old} && ls | grep conf; md5sum postgresql.auto.conf");
+    let own = place.must(&files).await;
+    let adopt = commands(&blocks("Adopt")[0]).into_iter().find(|c| c.starts_with("onetrip adopt")).unwrap();
+    let (file, back) = (format!("{etc}/postgresql.conf"), "onetrip release --data /srv/onetrip/us-east-1");
+    let adopt = format!("{adopt} --config-file {file}");
+    for (step, again) in [
+        ("planned", "undo-moved"),
+        ("moved", "undo-moved"),
+        ("settings", "undo-plain"),
+        ("converted", "undo-file"),
+        ("renamed", "undo-file"),
+    ] {
+        killed(&place, &adopt, step).await;
+        killed(&place, back, again).await;
+        place.must(back).await;
+        assert_eq!(place.must(&files).await, own, "after {step}");
+        place.must(&start).await;
+        let session = Session::open(&conninfo(place.port)).await.unwrap();
+        assert_eq!(number(&session, LEFT).await.unwrap(), 0, "after {step}");
+        drop(session);
+        place.must(&stop).await;
+    }
+    place.must(&adopt).await;
+    let release = "onetrip release --data /srv/onetrip/us-east-1 --to /srv/postgres/shop";
+    place.must(release).await;
+    // The same command again finds what it has made, and nothing at another place.
+    place.must(release).await;
+    let said = told(&place.run(&release.replace("postgres/shop", "postgres/other")).await);
+    assert!(said.contains("has no PostgreSQL any more") && !said.contains("start it with"), "{said}");
 }
 
 /// What the extension may have left in the catalogs.

@@ -45,7 +45,7 @@ pub use os_user::{become_user, prepare_folder, ROOT_BECOMES};
 pub use password::scram_verifier;
 pub use process::{end_bootstrap_below, processes_of};
 pub use rebuild::{sync_folder, CopyState, Rebuild, HEALED_FILE};
-pub use server::Server;
+pub use server::{is_our_library, quoted, Server};
 pub use single_user::SingleUser;
 pub use supervisor::{PostgresState, ServerState, Supervisor};
 

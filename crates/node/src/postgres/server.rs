@@ -158,7 +158,7 @@ impl Server {
     }
 
     fn settings(&self, version: u32, level: Level) -> String {
-        let text = |value: &str| format!("'{}'", value.replace('\'', "''"));
+        let text = quoted;
         let path = |value: &Path| text(&value.display().to_string());
         let mut settings = vec![
             ("listen_addresses", text(&self.listen)),
@@ -290,12 +290,22 @@ fn copy_all(mut log: &fs::File, to: &Path) -> io::Result<()> {
 }
 
 fn with_ours(libraries: &str) -> Option<String> {
-    let is_ours = |name: &str| name.trim().trim_matches('"').rsplit('/').next() == Some("onetrip");
-    if libraries.split(',').any(is_ours) {
+    if libraries.split(',').any(is_our_library) {
         return None;
     }
     let others = if libraries.is_empty() { String::new() } else { format!(", {libraries}") };
     Some(format!("onetrip{others}"))
+}
+
+/// Whether a name in `shared_preload_libraries` is that of the extension's library.
+pub fn is_our_library(name: &str) -> bool {
+    name.trim().trim_matches('"').rsplit('/').next() == Some("onetrip")
+}
+
+/// A value as `postgresql.conf` reads it, on one line.
+pub fn quoted(value: &str) -> String {
+    let escaped = value.replace('\\', r"\\").replace('\'', "''").replace('\n', r"\n").replace('\r', r"\r");
+    format!("'{escaped}'")
 }
 
 /// The major version of the PostgreSQL with its programs in `bin_dir`.
@@ -314,11 +324,12 @@ pub(super) fn installed_version(bin_dir: &Path) -> Result<u32, PostgresError> {
 }
 
 /// A command for a program of PostgreSQL, without the caller's PG* environment variables, which could lead it to
-/// another server.
+/// another server.  Those stay that say which of a server's processes is to be killed first when memory runs out.
 pub(super) fn without_pg_settings(program: &Path) -> Command {
     let mut command = Command::new(program);
+    let is_removed = |v: &str| v.starts_with("PG") && !v.starts_with("PG_OOM_ADJUST_");
     for (variable, _) in std::env::vars_os() {
-        if variable.to_str().is_some_and(|v| v.starts_with("PG")) {
+        if variable.to_str().is_some_and(is_removed) {
             command.env_remove(variable);
         }
     }
