@@ -4,14 +4,16 @@
 #
 #   backup.sh NODE_FOLDER BACKUPS_FOLDER ARCHIVE_FOLDER KEEP
 #
-# ONETRIP names the program (default: onetrip on the PATH, else the one built here).
+# ONETRIP names the program (default: onetrip on the PATH, else the one installed with this script, else the one built here).
 set -euo pipefail
 if [ $# -ne 4 ] || ! [ "$4" -ge 1 ] 2>/dev/null; then
     sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
     exit 2
 fi
 node=$1 backups=$2 archive=$3 keep=$4
-onetrip=${ONETRIP:-$(command -v onetrip || echo "$(dirname "$0")/../target/release/onetrip")}
+here=$(dirname "$0")
+# The PATH of cron lacks /usr/local/bin.
+onetrip=${ONETRIP:-$(command -v onetrip || command -v "$here/../../bin/onetrip" || echo "$here/../target/release/onetrip")}
 
 checkpoint_of() {
     sed -n 's/^ *"checkpoint": *\([0-9][0-9]*\),*$/\1/p' "$1/manifest.json"

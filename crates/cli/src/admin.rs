@@ -53,10 +53,21 @@ impl Admin {
         answer(http::get_json(&self.socket, "/cluster", TIMEOUT))
     }
 
+    fn members(&self) -> Result<Vec<Value>> {
+        let answer = answer(http::get_json(&self.socket, "/members", TIMEOUT))?;
+        Ok(answer["members"].as_array().context("the node's answer contains no members")?.clone())
+    }
+
+    /// Where other members reach the peer port of the node that is asked.
+    pub fn address(&self) -> Result<String> {
+        let members = self.members()?;
+        let own = members.iter().find(|m| m["id"] == self.node.node.0);
+        Ok(own.and_then(|m| m["address"].as_str()).context("the node is not among the members")?.to_string())
+    }
+
     /// The number of the member that `name` means: `name` is a number, or a region with one member.
     pub fn find(&self, name: &str) -> Result<u32> {
-        let members = answer(http::get_json(&self.socket, "/members", TIMEOUT))?;
-        let members = members["members"].as_array().context("the node's answer contains no members")?;
+        let members = self.members()?;
         let ids = |named: &dyn Fn(&Value) -> bool| -> Vec<u32> {
             members.iter().filter(|m| named(m)).filter_map(|m| m["id"].as_u64()?.try_into().ok()).collect()
         };

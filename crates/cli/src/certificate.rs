@@ -42,7 +42,16 @@ pub fn run(args: &CertificateArgs) -> Result<ExitCode> {
     // As the caller, who may be the only one to read it.
     let given = match (&args.new_authority, &args.authority) {
         (Some(new), _) => Some(Authority::load_or_make(new, &node.cluster)?),
-        (None, Some(elsewhere)) => Some(Authority::load(elsewhere, &node.cluster)?),
+        (None, Some(elsewhere)) => {
+            let (given, own) =
+                (Authority::load(elsewhere, &node.cluster)?, Authority::of_node(&folder, &node.cluster)?);
+            if given.fingerprint() != own.fingerprint() {
+                let why = "has another authority than tls/ca.crt of the node, whose peers would refuse it: name the \
+                           folder with that one's key (--new-authority is for all nodes at once, while they are stopped)";
+                bail!("{} {why}; nothing was changed", elsewhere.display());
+            }
+            Some(given)
+        }
         (None, None) => None,
     };
     let configured = node.postgres.as_ref().and_then(|p| p.user.as_deref());
@@ -60,10 +69,10 @@ pub fn run(args: &CertificateArgs) -> Result<ExitCode> {
         Authority::without_key(&node.cluster, authority.certificate_pem())?
     };
     tls::write_folder(&data, &kept, &issued)?;
-    say!(
-        "node {}: new certificate in {}; reload the node (SIGHUP) or restart it",
-        node.node,
-        data.join(tls::FOLDER).display()
-    );
+    let then = match &args.new_authority {
+        Some(_) => "start the node once all others have a certificate of this authority",
+        None => "reload the node (SIGHUP) or restart it",
+    };
+    say!("node {}: new certificate in {}; {then}", node.node, data.join(tls::FOLDER).display());
     Ok(ExitCode::SUCCESS)
 }

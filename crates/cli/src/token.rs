@@ -58,6 +58,7 @@ impl Role {
 pub fn run(args: &TokenArgs) -> Result<ExitCode> {
     let admin = Admin::of(&args.data)?;
     let replaces = args.replaces.as_deref().map(|node| admin.find(node)).transpose()?;
+    let from = admin.address()?;
     let key = args.authority.as_ref().map(|folder| Authority::load(folder, &admin.node.cluster)).transpose()?;
     let key = key.and_then(|authority| authority.key_pem());
     let body =
@@ -68,11 +69,10 @@ pub fn run(args: &TokenArgs) -> Result<ExitCode> {
     // By default the new node would listen where no other machine reaches it.
     let listen = if admin.node.listen.ip().is_loopback() { "" } else { " --listen IP:PORT" };
     complain!(
-        "One {} can join with it, once, within {} min. On the new machine:\n  onetrip join --from {} --token {token} \
-         --region REGION --data DIR{listen}",
+        "One {} can join with it, once, within {} min. On the new machine, with the token in a file that only its owner \
+         reads:\n  onetrip join --from {from} --token-file FILE --region REGION --data DIR{listen}",
         args.role.name(),
         args.valid,
-        admin.node.listen,
     );
     if answer["issues"] == false {
         complain!(

@@ -10,6 +10,7 @@
 
 pub mod manifest;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -69,14 +70,21 @@ pub fn run(args: &BackupArgs) -> Result<ExitCode> {
     }
     let user = args.user.as_deref().or(postgres.user.as_deref()).unwrap_or(ROOT_BECOMES);
     let existed = to.exists();
-    crate::keep_files_private();
     prepare_folder(&to, user)?;
     become_user(user, &to)?;
+    // Not before: the folders above it are for that user to pass through.
+    crate::keep_files_private();
+    if !existed {
+        let private = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(&to, private).with_context(|| format!("keep {} private", to.display()))?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let made = runtime.context("start the runtime")?.block_on(make(&config, &postgres, &to));
     let manifest = match made {
         Ok(manifest) => manifest,
         Err(e) => {
+            // First, since what has one is a backup.
+            let _ = std::fs::remove_file(to.join(manifest::MANIFEST));
             for name in [manifest::POSTGRES, manifest::LOG] {
                 let _ = std::fs::remove_dir_all(to.join(name));
             }

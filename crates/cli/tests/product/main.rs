@@ -217,6 +217,8 @@ async fn who_is_let_in(folders: &[PathBuf]) -> Result<()> {
 async fn a_region_joins(data: &Path, of: &Path) -> Result<()> {
     let token = onetrip(&["token"], of).output()?;
     ensure!(token.status.success(), "{}", told(&token));
+    let secret = String::from_utf8(token.stdout.clone())?;
+    ensure!(told(&token).matches(secret.trim()).count() == 1, "the secret is shown twice: {}", told(&token));
     let folder = data.join("d");
     let from = NodeConfig::load(of)?.listen.to_string();
     let log = std::fs::File::create(data.join("d.log"))?;
@@ -229,9 +231,11 @@ async fn a_region_joins(data: &Path, of: &Path) -> Result<()> {
     connect_as(&config, "127.0.0.1", "postgres", PASSWORD).await?;
     connect(&config).await?;
     ensure!(connect_as(&config, "127.0.0.1", "postgres", "").await.is_err(), "it is let in without a password");
-    let backup = data.join("backup-d");
+    // The folders above it are missing, and whoever calls may be root.
+    let backup = data.join("backups/d");
     let made = onetrip(&["backup"], &folder).arg("--to").arg(&backup).output()?;
     ensure!(made.status.success(), "{}", told(&made));
+    assert_eq!(std::fs::metadata(&backup)?.mode() & 0o777, 0o700);
     let check = onetrip(&["check"], data).output()?;
     ensure!(check.status.success() && told(&check).contains("equal"), "{}", told(&check));
     let left = onetrip(&["leave"], of).args(["--node", "d"]).output()?;
@@ -328,7 +332,25 @@ async fn settings_are_read_again(folder: &Path) -> Result<()> {
     assert_eq!(asked_for(&config, "X: y").await?, "200", "no token any more");
     kill(Pid::from_raw(pid), Signal::SIGHUP)?;
     until("nothing has changed", || said("node.toml is as it was"))?;
+    another_authority_is_not_read(folder, pid, said)?;
     until("all is well", || Ok(onetrip(&["status"], folder).output()?.status.success()))
+}
+
+/// Goal: a node that runs does not begin to show a certificate that all others refuse.
+fn another_authority_is_not_read(folder: &Path, pid: i32, said: impl Fn(&str) -> Result<bool>) -> Result<()> {
+    let names = ["ca.crt", "ca.key", "node.crt", "node.key"].map(|name| folder.join("tls").join(name));
+    let before = names.each_ref().map(std::fs::read);
+    let other = folder.join("other-authority");
+    let made = onetrip(&["certificate"], folder).arg("--new-authority").arg(&other).output()?;
+    ensure!(made.status.success() && told(&made).contains("once all others have"), "{}", told(&made));
+    kill(Pid::from_raw(pid), Signal::SIGHUP)?;
+    until("it says why", || said("tls/ca.crt is another authority's now"))?;
+    for (name, text) in names.iter().zip(before) {
+        std::fs::write(name, text?)?;
+    }
+    std::fs::remove_dir_all(other)?;
+    kill(Pid::from_raw(pid), Signal::SIGHUP)?;
+    Ok(())
 }
 
 /// Goal: a cluster whose authority's key lies in no node's folder, but where the nodes' user cannot read it, lets a
@@ -395,6 +417,12 @@ fn a_region_joins_while_the_authority_is_elsewhere() -> Result<()> {
     let renewed = onetrip(&["certificate"], &b).arg("--authority").arg(&authority).output()?;
     ensure!(renewed.status.success(), "{}", told(&renewed));
     ensure!(std::fs::read(b.join("tls/node.crt"))? != before && !b.join("tls/ca.key").exists());
+    let files =
+        || Ok::<_, anyhow::Error>([std::fs::read(b.join("tls/node.crt"))?, std::fs::read(b.join("tls/ca.crt"))?]);
+    let before = files()?;
+    let foreign = onetrip(&["certificate"], &b).arg("--authority").arg(&other).output()?;
+    ensure!(!foreign.status.success() && told(&foreign).contains("nothing was changed"), "{}", told(&foreign));
+    assert_eq!(files()?, before);
     second.stop()?;
     first.stop()
 }
@@ -571,6 +599,30 @@ fn emulated_distances_are_refused() -> Result<()> {
             assert!(text.contains(word), "{word}: {text}");
         }
     }
+    Ok(())
+}
+
+/// Goal: a folder that its user cannot reach is not made, and the command says what is in the way.
+#[test]
+fn a_folder_out_of_reach_is_not_left_behind() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let folder = folder()?;
+    let closed = folder.path().join("closed");
+    std::fs::create_dir(&closed)?;
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700))?;
+    let data = closed.join("node");
+    let token = format!("onetrip-join-1.{}.plain", "a".repeat(52));
+    let join = ["join", "--from", "127.0.0.1:1", "--region", "x", "--token", &token];
+    let said = onetrip(&join, &data).output()?;
+    ensure!(told(&said).contains("let that user pass through the folders above it"), "{}", told(&said));
+    ensure!(!data.exists(), "it is left behind");
+    // Once it may.
+    nix::unistd::chown(&closed, None, Some(nix::unistd::User::from_name("nobody")?.context("nobody")?.gid))?;
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o710))?;
+    let said = onetrip(&join, &data).args(["--user", "nobody"]).output()?;
+    ensure!(told(&said).contains("127.0.0.1:1 cannot be reached"), "{}", told(&said));
     Ok(())
 }
 

@@ -356,10 +356,14 @@ mod tests {
         let node_folder = tempfile::tempdir().unwrap();
         let places = Places::of(&example(node_folder.path()));
         folder(&places.data, "own");
-        for (round, keep_old) in [false, true, false, true].into_iter().enumerate() {
+        for (round, keep_old) in [false, true, false, true, false].into_iter().enumerate() {
             folder(&places.unfinished, &format!("copy {round}"));
             if round == 2 {
                 fs::rename(&places.data, &places.old).unwrap();
+            }
+            if round == 4 {
+                // An operator has set the folder aside, and left these files in its place (docs/operations.md).
+                fs::remove_file(places.data.join("PG_VERSION")).unwrap();
             }
             put(&places, keep_old, &mut || Ok(())).unwrap();
             assert_eq!(read(&places.data, "pg_hba.conf").unwrap(), "own", "round {round}");

@@ -92,6 +92,11 @@ impl Authority {
         if Authority::key_is_in(folder) {
             return Authority::load(folder, cluster);
         }
+        Authority::of_node(folder, cluster)
+    }
+
+    /// The one in whose cluster a node is, without its key.
+    pub fn of_node(folder: &Path, cluster: &str) -> Result<Authority> {
         let file = folder.join(CA_CERTIFICATE);
         Authority::without_key(cluster, &read(&file)?).map_err(|e| Error::Config { file, why: e.to_string() })
     }

@@ -288,6 +288,11 @@ impl Transport {
         let Some(tls) = &self.tls else { return Ok(()) };
         let new = Tls::load(&config.data_dir.join(tls::FOLDER), &self.cluster, self.me)?;
         let mut tls = tls.write().expect("no code that holds this lock panics");
+        if new.authority().fingerprint() != tls.authority().fingerprint() {
+            let why = "tls/ca.crt is another authority's now, and peers that run with the old one would refuse this \
+                       node: stop all nodes, and start them once each has a certificate of the new one";
+            return Err(crate::Error::Tls(why.into()));
+        }
         new.take_lent(&tls);
         *tls = Arc::new(new);
         Ok(())
