@@ -302,8 +302,9 @@ commit_say_done(int code, Datum arg)
 {
 	StringInfo	frame;
 
+	/* a COMMIT that is under way ends with its connection (commit_at_abort) */
 	if (agent == NULL || !ot_agent_is_open(agent) || !last_is_done ||
-		last_txn.sequence == 0)
+		last_txn.sequence == 0 || committing.phase != COMMIT_IDLE)
 		return;
 	frame = ot_agent_frame(agent, OT_FRAME_DONE);
 	ot_put_txn(frame, last_txn);
@@ -919,17 +920,17 @@ commit_at_abort(void)
 	ot_sequence_note_aborted();
 	commit_let_go_of_origin();
 	ot_origin_restore_own(false);
-	ot_row_lock_end(false);
 	if (undecided || decided ||
 		(agent && !ot_agent_all_sent(agent)))
 	{
 		/*
 		 * The node must not count on this backend any more, and the rest of a
-		 * proposal that was sent in part must not be sent with the next one.
+		 * proposal that was sent in part must not be sent with the next frame.
 		 */
 		ot_agent_close(agent);
 		last_txn.sequence = 0;
 	}
+	ot_row_lock_end(false);
 	ot_turn_forget(false);
 	if (left_open)
 		ot_turn_leave_open(own.txn);

@@ -48,6 +48,7 @@ struct OtAgent
 	StringInfoData out;
 	int			sent;			/* bytes of out already written */
 	int			frame_start;	/* of the frame being appended */
+	bool		proposes;		/* the last frame in out is PROPOSE */
 	StringInfoData in;
 	int			consumed;		/* bytes of in already handed out */
 	int			handed_out;		/* bytes after these, in whole frames, that the caller uses */
@@ -230,6 +231,8 @@ ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durabl
 
 	agent->fd = fd;
 	agent->drained = false;
+	/* a frame that was appended without a connection */
+	resetStringInfo(&agent->out);
 	if (!agent_make_wait_set(agent))
 	{
 		ot_agent_close(agent);
@@ -273,11 +276,20 @@ agent_count(OtFrameType type)
 	}
 }
 
-/* Begins a frame; append its body to the result, then ot_agent_frame_end(). */
+/*
+ * Begins a frame; append its body to the result, then ot_agent_frame_end().
+ *
+ * Nothing may follow a PROPOSE that is not completely sent: whoever made it has
+ * given it up, and has told the client so, and to send another frame would send
+ * the rest of it, too.  So that closes the connection, and the frame goes nowhere.
+ */
 StringInfo
 ot_agent_frame(OtAgent *agent, OtFrameType type)
 {
 	agent_count(type);
+	if (agent->proposes && agent->sent < agent->out.len)
+		ot_agent_close(agent);
+	agent->proposes = type == OT_FRAME_PROPOSE;
 	if (agent->sent == agent->out.len)
 	{
 		resetStringInfo(&agent->out);

@@ -68,6 +68,8 @@ SELECT unit.read_frame(bytes || bytes) FROM golden WHERE name = 'verdict_commit'
 SELECT unit.read_frame('\x0100000002');
 -- A connection takes two descriptors. Without them, connecting fails with a message but raises no error, since the session may be waiting for a verdict.
 SELECT n AS left, unit.connect_with(n) FROM generate_series(0, 3) n;
+-- Nothing follows a PROPOSE that is not completely sent: whoever made it has given it up.
+SELECT sent, unit.send_behind(sent) FROM (VALUES (false), (true)) v (sent);
 -- None of this has reached the node or this transaction.
 SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
 DROP TABLE golden;

@@ -60,6 +60,7 @@ PG_FUNCTION_INFO_V1(unit_operations);
 PG_FUNCTION_INFO_V1(unit_used_sequences);
 PG_FUNCTION_INFO_V1(unit_connect);
 PG_FUNCTION_INFO_V1(unit_connect_with);
+PG_FUNCTION_INFO_V1(unit_send_behind);
 PG_FUNCTION_INFO_V1(unit_use_socket);
 PG_FUNCTION_INFO_V1(unit_use_level);
 PG_FUNCTION_INFO_V1(unit_read_behind_end);
@@ -549,6 +550,29 @@ unit_read_prefixes(PG_FUNCTION_ARGS)
 		disconnect_pair(pair);
 	}
 	PG_RETURN_INT32(len);
+}
+
+/*
+ * unit_send_behind(sent bool) returns int: how many bytes arrive of an UNLOCK, and
+ * of a PROPOSE before it unless that has been sent; 0 if the connection is closed.
+ */
+Datum
+unit_send_behind(PG_FUNCTION_ARGS)
+{
+	Pair	   *pair = connect_quietly();
+	char		buffer[256];
+	ssize_t		n;
+
+	ot_put_txn(ot_agent_frame(pair->agent, OT_FRAME_PROPOSE), golden_txn);
+	ot_agent_frame_end(pair->agent);
+	if (PG_GETARG_BOOL(0))
+		(void) take_sent(pair);
+	ot_put_txn(ot_agent_frame(pair->agent, OT_FRAME_UNLOCK), golden_txn);
+	ot_agent_frame_end(pair->agent);
+	(void) ot_agent_flush(pair->agent);
+	n = recv(pair->peer, buffer, sizeof(buffer), MSG_DONTWAIT);
+	disconnect_pair(pair);
+	PG_RETURN_INT32((int) n);
 }
 
 /*

@@ -181,6 +181,12 @@ pub enum How {
     Procedure(Duration),
     /// The transaction also writes to a table that is not replicated.
     BothTables,
+    /// The session has committed another transaction before.
+    Again,
+    /// The transaction has the lock of a row, at the leader.
+    Locking,
+    /// It carries out DDL, in line behind that of another region.
+    Ddl,
     /// PREPARE TRANSACTION in the place of COMMIT.
     Prepare,
     /// COMMIT PREPARED of a transaction that was prepared before.
@@ -245,10 +251,23 @@ impl Held {
                 format!("call write_and_commit({row})")
             }
             How::CommitPrepared => format!("commit prepared '{}'", gid(row)),
-            How::Noted | How::Unnoted | How::BothTables | How::Prepare => {
+            _ => {
                 let mut insert = format!("begin; insert into t values ({row}, '')");
-                if how == How::BothTables {
-                    insert += &format!("; insert into here values ({row})");
+                match how {
+                    How::BothTables => insert += &format!("; insert into here values ({row})"),
+                    How::Again => {
+                        let earlier = "update counted set n = n + 1";
+                        client.batch_execute(earlier).await.unwrap_or_else(|e| panic!("{earlier}: {e}"));
+                    }
+                    How::Locking => {
+                        insert.insert_str(0, "set onetrip.concurrency = locking; ");
+                        insert += "; update counted set n = n + 1";
+                    }
+                    How::Ddl => {
+                        lab.session((region + 1) % 3).await.must(&format!("create table elsewhere_{row} ()")).await;
+                        insert += &format!("; create table made_{row} ()");
+                    }
+                    _ => {}
                 }
                 client.batch_execute(&insert).await.unwrap_or_else(|e| panic!("{insert}: {e}"));
                 if how == How::Noted {

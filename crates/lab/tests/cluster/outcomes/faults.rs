@@ -45,6 +45,10 @@ const TOGETHER: [Point; 8] =
 
 const PREPARED: [How; 2] = [How::Prepare, How::CommitPrepared];
 
+/// Sessions that have something to tell the node when they end: what comes behind half of a PROPOSE must not bring the
+/// other half along.
+const TALKING: [How; 3] = [How::Again, How::Locking, How::Ddl];
+
 fn aborted(code: &str) -> Told {
     Told::Aborted(code.into())
 }
@@ -131,6 +135,11 @@ impl Matrix {
         for (n, point) in Point::PREPARED.into_iter().chain(Point::NODE).enumerate() {
             if fault != Fault::Timeout {
                 self.break_session(fault, n % 2, point, PREPARED[n / 2 % 2]).await;
+            }
+        }
+        for (n, how) in TALKING.into_iter().enumerate() {
+            if fault != Fault::Timeout {
+                self.break_session(fault, n % 2, ProposeHalf, how).await;
             }
         }
         self.judged(fault, began).await;

@@ -38,6 +38,8 @@ async fn what_the_client_was_told_agrees_with_every_region_for_each_fault_at_eac
         .must(
             "create table t (id int primary key, v text);
              create table here (id int) using heap;
+             create table counted (id int primary key, n int);
+             insert into counted values (1, 0);
              create procedure write_and_commit(id int) language plpgsql as
              $$ begin insert into t values (id, ''); commit; end $$",
         )
