@@ -509,6 +509,8 @@ commit_propose_and_wait(OtTxnId txn, OtVerdict *verdict)
 
 		if (committing.phase != COMMIT_DECIDING || geterrcode() == OT_ERR_OUTCOME_UNKNOWN)
 			PG_RE_THROW();
+		/* the ERROR has let them through, and whoever logs looks for them */
+		HOLD_INTERRUPTS();
 		MemoryContextSwitchTo(TopTransactionContext);
 		edata = CopyErrorData();
 		FlushErrorState();

@@ -206,6 +206,11 @@ pub async fn prepare(lab: &Lab, row: u32, region: usize) {
     lab.session(region).await.must(&insert).await;
 }
 
+/// Whether a row's session logs messages.
+pub fn is_logged(row: u32) -> bool {
+    row / 2 % 2 == 1
+}
+
 /// What a row's transaction is prepared as.
 pub fn gid(row: u32) -> String {
     format!("cell {row}")
@@ -240,7 +245,7 @@ impl Held {
         let set = format!("set onetrip.commit_timeout = '{commit_timeout}'");
         client.batch_execute(&set).await.unwrap_or_else(|e| panic!("{set}: {e}"));
         // What the client is told must not depend on what is logged.
-        let set = format!("set log_min_messages = {}", if row / 2 % 2 == 0 { "panic" } else { "log" });
+        let set = format!("set log_min_messages = {}", if is_logged(row) { "log" } else { "panic" });
         client.batch_execute(&set).await.unwrap_or_else(|e| panic!("{set}: {e}"));
         let pid = client.query_one("select pg_backend_pid()", &[]).await.expect("a pid").get(0);
         let mut id = None;

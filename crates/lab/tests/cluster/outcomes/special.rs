@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::cell::{How, Point, Stop, Told};
+use super::cell::{is_logged, How, Point, Stop, Told};
 use super::Matrix;
 use crate::lab::{number, text, until, SOON};
 
@@ -10,7 +10,9 @@ impl Matrix {
     pub async fn special(&mut self) {
         let began = std::time::Instant::now();
         self.refused_by_a_stopping_node_after_it_was_proposed().await;
-        self.an_error_while_proposing_again().await;
+        for cancel in [false, true] {
+            self.an_error_while_proposing_again(cancel).await;
+        }
         for point in ["verdict-received", "turn-held"] {
             // More than once, so that it is tried with and without log messages (see `Held::start`).
             for _ in 0..3 {
@@ -74,14 +76,26 @@ impl Matrix {
         self.ledger.note("refused when proposed again", &held, told, &[Told::Unknown(String::new())], Some(true));
     }
 
-    /// An error while a proposal is put together once more, for example because memory runs out.
-    async fn an_error_while_proposing_again(&mut self) {
+    /// An error while a proposal is put together once more, for example because memory runs out; perhaps just after a
+    /// cancel.
+    async fn an_error_while_proposing_again(&mut self, cancel: bool) {
         let region = 1;
+        // Logging the error serves interrupts.
+        while cancel && !is_logged(self.ledger.rows + 1) {
+            self.ledger.next_row();
+        }
         let mut held = self.hold(region, Point::Certified, How::Unnoted, "30s").await;
-        let error = Stop::at_backend(&self.lab, region, &format!("cell{}", held.row), "propose-again", "error");
+        let program = format!("cell{}", held.row);
+        let pause = Stop::at_backend(&self.lab, region, &program, "propose-again", "wait");
+        let error = Stop::at_backend(&self.lab, region, &program, "propose-half", "error");
         self.lab.node(region).kill9().expect("kill the node");
         held.release();
         self.lab.node(region).start().unwrap_or_else(|e| panic!("{e:#}"));
+        pause.reached().await;
+        if cancel {
+            self.lab.session(region).await.must(&format!("select pg_cancel_backend({})", held.pid)).await;
+        }
+        drop(pause);
         let told = held.told().await;
         drop(error);
         self.serves(region).await;
