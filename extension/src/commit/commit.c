@@ -647,6 +647,7 @@ commit_decide(void (*wrap) (void), OtVerdict *verdict)
 		PreCommit_CheckForSerializationFailure();
 	ot_disable_transaction_timeout();
 	OT_STOP_POINT("before-propose");
+	ot_session_end_if_told();
 	/* raises ERROR if the transaction was evicted */
 	ot_turn_begin_proposing(txn);
 	HOLD_INTERRUPTS();

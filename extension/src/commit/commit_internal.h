@@ -200,6 +200,7 @@ extern void ot_row_lock_subxact_abort(int nest_level);
 /* session.c */
 extern void ot_session_keep_watching(void);
 extern void ot_session_end_later(void);
+extern void ot_session_end_if_told(void);
 
 /* turn.c */
 extern void ot_turn_begin_proposing(OtTxnId txn);

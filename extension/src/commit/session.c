@@ -25,7 +25,11 @@
  * Ends of sessions: a session that is told to end while its COMMIT cannot be
  * interrupted would end before the client has the complete answer to COMMIT.
  * libpq then drops the answer and shows the FATAL.  So the termination is
- * postponed by END_LATER_MS, by which time the session is idle again.
+ * postponed by END_LATER_MS, by which time the session is idle again, or is in
+ * another COMMIT, which postpones it once more.  So a session also ends when it
+ * begins a statement that its client has sent since, who has the answer then, or
+ * goes to commit there.  Within what the client has sent with that COMMIT (a
+ * procedure, several statements in one string) it goes on for END_LATER_MS.
  *
  * Runs in every process that runs statements.  The callback allocates in a
  * memory context of its own, which keeps 8 kB and may be used in a critical
@@ -65,6 +69,8 @@ static ErrorContextCallback callback = {.callback = session_reword_error};
 static MemoryContext error_copy = NULL;
 
 static volatile bool ends_later = false;	/* cleared in a signal handler */
+static TimestampTz end_at = 0;	/* END_LATER_MS after it was first postponed */
+static TimestampTz postponed_in;	/* when the statement that did so last has come */
 static bool end_timeout_known = false;
 static TimeoutId end_timeout;
 
@@ -123,7 +129,21 @@ ot_session_end_later(void)
 		return;
 	ProcDiePending = false;
 	ends_later = true;
+	if (end_at == 0)
+		end_at = TimestampTzPlusMilliseconds(ot_now(), END_LATER_MS);
+	postponed_in = GetCurrentStatementStartTimestamp();
 	session_keep_end_timeout();
+}
+
+/* Nothing is decided and not answered: ends the session, if that was postponed. */
+void
+ot_session_end_if_told(void)
+{
+	if (likely(!ends_later) || ot_commit_minds_errors() ||
+		(GetCurrentStatementStartTimestamp() == postponed_in && ot_now() < end_at))
+		return;
+	session_end_now();
+	CHECK_FOR_INTERRUPTS();
 }
 
 /* ---- watching ---- */
@@ -172,6 +192,7 @@ session_begin_statement(void)
 	if (!IsUnderPostmaster)
 		return;
 	ot_session_watch_errors();
+	ot_session_end_if_told();
 	ot_eviction_check();
 }
 

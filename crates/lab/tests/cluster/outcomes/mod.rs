@@ -41,7 +41,9 @@ async fn what_the_client_was_told_agrees_with_every_region_for_each_fault_at_eac
              create table counted (id int primary key, n int);
              insert into counted values (1, 0);
              create procedure write_and_commit(id int) language plpgsql as
-             $$ begin insert into t values (id, ''); commit; end $$",
+             $$ begin insert into t values (id, ''); commit; end $$;
+             create procedure write_and_commit_all(ids int[]) language plpgsql as
+             $$ begin for i in 1 .. cardinality(ids) loop call write_and_commit(ids[i]); end loop; end $$",
         )
         .await;
     lab.everywhere().await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::cell::{is_logged, How, Point, Stop, Told};
 use super::Matrix;
-use crate::lab::{number, text, until, SOON};
+use crate::lab::{number, text, until, Session, SOON};
 
 impl Matrix {
     pub async fn special(&mut self) {
@@ -25,6 +25,8 @@ impl Matrix {
         }
         self.ended_before_its_turn_when_other_tables_were_written().await;
         self.the_answer_is_there_before_the_end().await;
+        self.a_busy_session_is_ended().await;
+        self.a_busy_procedure_is_ended().await;
         self.given_up_while_the_node_was_away().await;
         self.the_client_went_before_commit().await;
         self.settled_while_its_region_is_down().await;
@@ -190,6 +192,49 @@ impl Matrix {
         self.lab.shows(&format!("select count(*) from t where id = {row}"), "1").await;
     }
 
+    /// A session is told to end during a COMMIT, and is in the next one by the time that it would have ended.
+    async fn a_busy_session_is_ended(&mut self) {
+        let (row, never) = (self.ledger.next_row(), self.ledger.next_row());
+        let session = self.lab.session(1).await;
+        session.must("set application_name = busy").await;
+        let late = Stop::at_backend(&self.lab, 1, "busy", "verdict-received", "wait after 1");
+        self.end_during(&session, &format!("insert into t values ({row}, '')")).await.expect("it is committed");
+        let insert = format!("insert into t values ({never}, '')");
+        let (told, ()) = tokio::join!(session.run(&insert), let_go_later(late));
+        self.has_ended(told, row, never).await;
+    }
+
+    /// The same within one statement.
+    async fn a_busy_procedure_is_ended(&mut self) {
+        let rows = [self.ledger.next_row(), self.ledger.next_row(), self.ledger.next_row()];
+        let session = self.lab.session(1).await;
+        session.must("set application_name = busy").await;
+        let late = Stop::at_backend(&self.lab, 1, "busy", "verdict-received", "wait after 1");
+        let call = format!("call write_and_commit_all(array{rows:?})");
+        let (told, ()) = tokio::join!(self.end_during(&session, &call), let_go_later(late));
+        self.has_ended(told, rows[0], rows[2]).await;
+    }
+
+    /// Runs a statement of session "busy", which is told to end during its first COMMIT.
+    async fn end_during(&self, session: &Session, statement: &str) -> Result<(), tokio_postgres::Error> {
+        let stop = Stop::at_backend(&self.lab, 1, "busy", "turn-held", "wait");
+        let ending = async {
+            stop.reached().await;
+            let end = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'busy'";
+            self.lab.session(1).await.must(end).await;
+            drop(stop);
+        };
+        tokio::join!(session.run(statement), ending).0
+    }
+
+    async fn has_ended(&self, told: Result<(), tokio_postgres::Error>, row: u32, never: u32) {
+        let error = told.expect_err("a session that was told to end goes on");
+        assert!(error.as_db_error().is_none_or(|db| db.code().code() == "57P01"), "{}", crate::lab::told(&error));
+        self.lab
+            .shows(&format!("select string_agg(id::text, ',') from t where id in ({row}, {never})"), &row.to_string())
+            .await;
+    }
+
     async fn rows_here(&self, region: usize, row: u32) -> i64 {
         let session = self.lab.session(region).await;
         number(&session, &format!("select count(*) from here where id = {row}")).await.expect("count")
@@ -250,4 +295,10 @@ impl Matrix {
         let told = held.told().await;
         self.ledger.note("settled elsewhere", &held, told, &[Told::Lost(String::new())], Some(false));
     }
+}
+
+/// Long after a session that is told to end would have ended.
+async fn let_go_later(stop: Stop) {
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    drop(stop);
 }
