@@ -63,15 +63,18 @@ ot_origin_take(void)
 	ot_replorigin_session_setup(ot_origin());
 }
 
-/* The commit record to come contains `index`, and is flushed if it has to be. */
+/*
+ * The commit record to come contains `index`, and is flushed if it has to be.  No
+ * standby is waited for: whoever has the turn would wait, and all others with it.
+ */
 void
 ot_origin_mark(OtLogIndex index, bool flush)
 {
 	replorigin_session_origin = ot_origin();
 	replorigin_session_origin_lsn = (XLogRecPtr) index.value;
 	replorigin_session_origin_timestamp = GetCurrentTimestamp();
-	if (!flush)
-		synchronous_commit = SYNCHRONOUS_COMMIT_OFF;
+	synchronous_commit = flush ? Min(synchronous_commit, SYNCHRONOUS_COMMIT_LOCAL_FLUSH) :
+		SYNCHRONOUS_COMMIT_OFF;
 }
 
 void

@@ -27,6 +27,7 @@ impl Matrix {
         self.the_answer_is_there_before_the_end().await;
         self.a_busy_session_is_ended().await;
         self.a_busy_procedure_is_ended().await;
+        self.a_standby_is_away().await;
         self.given_up_while_the_node_was_away().await;
         self.the_client_went_before_commit().await;
         self.settled_while_its_region_is_down().await;
@@ -233,6 +234,28 @@ impl Matrix {
         self.lab
             .shows(&format!("select string_agg(id::text, ',') from t where id in ({row}, {never})"), &row.to_string())
             .await;
+    }
+
+    /// A standby that this server waits for is away: who waits for it does not have the turn.
+    async fn a_standby_is_away(&mut self) {
+        let region = 1;
+        let session = self.lab.session(region).await;
+        session.must("alter system set synchronous_standby_names = nobody").await;
+        session.must("select pg_reload_conf()").await;
+        let waiting = self.lab.session(region).await;
+        let waiting = tokio::spawn(async move { waiting.run("insert into here values (0)").await });
+        until("the server waits for its standby", SOON, || async {
+            Ok(number(&session, "select count(*) from pg_stat_activity where wait_event = 'SyncRep'").await? == 1)
+        })
+        .await
+        .unwrap_or_else(|e| panic!("{e:#}"));
+        let mut held = self.hold(region, Point::BeforePropose, How::BothTables, "30s").await;
+        held.release();
+        let told = held.told().await;
+        self.ledger.note("no standby", &held, told, &[Told::Committed], Some(true));
+        session.must("alter system reset synchronous_standby_names").await;
+        session.must("select pg_reload_conf()").await;
+        waiting.await.expect("it runs").expect("it is committed");
     }
 
     async fn rows_here(&self, region: usize, row: u32) -> i64 {
