@@ -13,7 +13,8 @@
  * only it knows whether something was proposed.  The functions that decode a
  * frame's body do raise ERROR, but for ot_agent_get_verdict().  Memory is
  * allocated when a connection is opened, a frame is appended, or the input
- * buffer grows; a VERDICT fits into the buffer that is made at the start.
+ * buffer grows; a VERDICT fits into the buffer that is made at the start.  What a
+ * large frame needs is given back once it is sent, or read.
  *
  * Runs in backends, in the apply worker and in the arrival worker.
  *
@@ -89,6 +90,29 @@ agent_keep_error(OtAgent *agent, const char *what)
 	snprintf(agent->error, sizeof(agent->error), "%s: %s", what, strerror(errno));
 }
 
+/*
+ * Empties a buffer, and does not keep one that a large frame has made huge.  Raises
+ * no ERROR for lack of memory: a transaction that aborts, or waits for its verdict,
+ * calls this.
+ */
+static void
+agent_empty(OtAgent *agent, StringInfo buffer)
+{
+	if (buffer->maxlen > 16 * INPUT_BYTES_MIN)
+	{
+		char	   *smaller = MemoryContextAllocExtended(agent->context, INPUT_BYTES_MIN,
+														 MCXT_ALLOC_NO_OOM);
+
+		if (smaller != NULL)
+		{
+			pfree(buffer->data);
+			buffer->data = smaller;
+			buffer->maxlen = INPUT_BYTES_MIN;
+		}
+	}
+	resetStringInfo(buffer);
+}
+
 void
 ot_agent_close(OtAgent *agent)
 {
@@ -101,23 +125,9 @@ ot_agent_close(OtAgent *agent)
 		ReleaseExternalFD();
 	}
 	agent->fd = PGINVALID_SOCKET;
-	resetStringInfo(&agent->out);
+	agent_empty(agent, &agent->out);
 	agent->sent = 0;
-	/* Do not keep a buffer that one large frame made huge. */
-	if (agent->in.maxlen > 16 * INPUT_BYTES_MIN)
-	{
-		/* An aborting transaction calls this: no ERROR for lack of memory. */
-		char	   *smaller = MemoryContextAllocExtended(agent->context, INPUT_BYTES_MIN,
-														 MCXT_ALLOC_NO_OOM);
-
-		if (smaller != NULL)
-		{
-			pfree(agent->in.data);
-			agent->in.data = smaller;
-			agent->in.maxlen = INPUT_BYTES_MIN;
-		}
-	}
-	resetStringInfo(&agent->in);
+	agent_empty(agent, &agent->in);
 	agent->consumed = agent->handed_out = 0;
 }
 
@@ -290,11 +300,6 @@ ot_agent_frame(OtAgent *agent, OtFrameType type)
 	if (agent->proposes && agent->sent < agent->out.len)
 		ot_agent_close(agent);
 	agent->proposes = type == OT_FRAME_PROPOSE;
-	if (agent->sent == agent->out.len)
-	{
-		resetStringInfo(&agent->out);
-		agent->sent = 0;
-	}
 	agent->frame_start = agent->out.len;
 	ot_put_u32(&agent->out, 0);
 	ot_put_u8(&agent->out, type);
@@ -333,6 +338,11 @@ agent_flush_up_to(OtAgent *agent, int end)
 			ot_agent_close(agent);
 			return false;
 		}
+	}
+	if (agent->sent == agent->out.len)
+	{
+		agent_empty(agent, &agent->out);
+		agent->sent = 0;
 	}
 	return true;
 }
@@ -409,6 +419,8 @@ ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
 			}
 		}
 
+		if (have == 0)
+			agent_empty(agent, &agent->in);
 		/* This saves a COMMIT that has just been proposed a recv(). */
 		if (agent->drained)
 			return false;

@@ -70,6 +70,8 @@ SELECT unit.read_frame('\x0100000002');
 SELECT n AS left, unit.connect_with(n) FROM generate_series(0, 3) n;
 -- Nothing follows a PROPOSE that is not completely sent: whoever made it has given it up.
 SELECT sent, unit.send_behind(sent) FROM (VALUES (false), (true)) v (sent);
+-- What a large frame needs is given back.
+SELECT unit.keeps(20000000) < 2 AS given_back;
 -- None of this has reached the node or this transaction.
 SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
 DROP TABLE golden;

@@ -5,6 +5,8 @@ CREATE SCHEMA unit;
 CREATE FUNCTION unit.write_frame(name text) RETURNS bytea LANGUAGE c STRICT AS :'unit', 'unit_write_frame';
 CREATE FUNCTION unit.connect_with(descriptors int) RETURNS text LANGUAGE c STRICT AS :'unit', 'unit_connect_with';
 CREATE FUNCTION unit.send_behind(sent boolean) RETURNS int LANGUAGE c STRICT AS :'unit', 'unit_send_behind';
+CREATE FUNCTION unit.keeps(len int) RETURNS int LANGUAGE c STRICT AS :'unit', 'unit_keeps';
+CREATE FUNCTION unit.evict_last() RETURNS int LANGUAGE c AS :'unit', 'unit_evict_last';
 CREATE FUNCTION unit.read_frame(bytes bytea) RETURNS text LANGUAGE c STRICT AS :'unit', 'unit_read_frame';
 CREATE FUNCTION unit.decode_body(type int, body bytea) RETURNS text LANGUAGE c STRICT AS :'unit', 'unit_decode_body';
 CREATE FUNCTION unit.read_prefixes(bytes bytea) RETURNS int LANGUAGE c STRICT AS :'unit', 'unit_read_prefixes';

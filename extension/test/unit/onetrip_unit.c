@@ -61,6 +61,8 @@ PG_FUNCTION_INFO_V1(unit_used_sequences);
 PG_FUNCTION_INFO_V1(unit_connect);
 PG_FUNCTION_INFO_V1(unit_connect_with);
 PG_FUNCTION_INFO_V1(unit_send_behind);
+PG_FUNCTION_INFO_V1(unit_keeps);
+PG_FUNCTION_INFO_V1(unit_evict_last);
 PG_FUNCTION_INFO_V1(unit_use_socket);
 PG_FUNCTION_INFO_V1(unit_use_level);
 PG_FUNCTION_INFO_V1(unit_read_behind_end);
@@ -573,6 +575,72 @@ unit_send_behind(PG_FUNCTION_ARGS)
 	n = recv(pair->peer, buffer, sizeof(buffer), MSG_DONTWAIT);
 	disconnect_pair(pair);
 	PG_RETURN_INT32((int) n);
+}
+
+/*
+ * unit_keeps(len int) returns int: sends a frame of so many bytes, and reads it.  The
+ * MiB that are taken then, beyond those from before.
+ */
+Datum
+unit_keeps(PG_FUNCTION_ARGS)
+{
+	int			len = PG_GETARG_INT32(0);
+	Pair	   *pair = connect_quietly();
+	Size		before = MemoryContextMemAllocated(TopMemoryContext, true);
+	char	   *buffer = palloc(len + 5);
+	StringInfo	frame;
+	OtFrameType type;
+	OtReader	body;
+	int			got = 0;
+	int			given = 0;
+	ssize_t		n;
+
+	memset(buffer, 0, len);
+	frame = ot_agent_frame(pair->agent, OT_FRAME_PROPOSE);
+	appendBinaryStringInfo(frame, buffer, len);
+	ot_agent_frame_end(pair->agent);
+	while (got < len + 5)
+	{
+		if (!ot_agent_flush(pair->agent))
+			elog(ERROR, "could not send: %s", ot_agent_error(pair->agent));
+		n = recv(pair->peer, buffer + got, len + 5 - got, MSG_DONTWAIT);
+		got += Max(n, 0);
+		CHECK_FOR_INTERRUPTS();
+	}
+	for (;;)
+	{
+		n = send(pair->peer, buffer + given, len + 5 - given, MSG_DONTWAIT | MSG_NOSIGNAL);
+		given += Max(n, 0);
+		(void) ot_agent_wait(pair->agent, 0, PG_WAIT_EXTENSION);
+		if (ot_agent_read(pair->agent, &type, &body))
+			break;
+		CHECK_FOR_INTERRUPTS();
+	}
+	if (body.end - body.at != len)
+		elog(ERROR, "%d bytes have come, not %d", (int) (body.end - body.at), len);
+	ot_agent_consume(pair->agent);
+	(void) ot_agent_wait(pair->agent, 0, PG_WAIT_EXTENSION);
+	(void) ot_agent_read(pair->agent, &type, &body);
+	pfree(buffer);
+	PG_RETURN_INT32((int) ((MemoryContextMemAllocated(TopMemoryContext, true) - before) >> 20));
+}
+
+/*
+ * unit_evict_last() returns int: this process is marked as evicted, and the mark was
+ * meant for its previous transaction.  Its state after it has noticed.
+ */
+Datum
+unit_evict_last(PG_FUNCTION_ARGS)
+{
+	OtSlot	   *slot = ot_my_slot();
+
+	SpinLockAcquire(&ot_slots->evict_mutex);
+	slot->eviction.pid = MyProcPid;
+	slot->eviction.lxid = OT_LXID(MyProc) - 1;
+	pg_atomic_write_u32(&slot->state, OT_SLOT_EVICTED);
+	SpinLockRelease(&ot_slots->evict_mutex);
+	ot_eviction_check();
+	PG_RETURN_INT32((int) pg_atomic_read_u32(&slot->state));
 }
 
 /*
