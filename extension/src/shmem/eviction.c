@@ -126,7 +126,8 @@ ot_eviction_take_mark(void)
 	SpinLockAcquire(&ot_slots->evict_mutex);
 	present = slot->eviction.pid == MyProcPid && slot->eviction.lxid == OT_LXID(MyProc);
 	if (!present)
-		(void) pg_atomic_compare_exchange_u32(&slot->state, &state, OT_SLOT_IDLE);
+		(void) pg_atomic_compare_exchange_u32(&slot->state, &state,
+											  ot_slot_is_writing() ? OT_SLOT_WRITING : OT_SLOT_IDLE);
 	else if (slot->eviction.asked_at == 0)
 		slot->eviction.asked_at = now;
 	eviction = slot->eviction;

@@ -195,6 +195,7 @@ extern int	ot_my_slot_number(void);
 extern OtSlot *ot_my_slot(void);
 extern void ot_slot_advance(OtSlotState from, OtSlotState to);
 extern void ot_slot_begin_writing(void);
+extern bool ot_slot_is_writing(void);
 extern void ot_slot_end(void);
 extern void ot_slot_wake(int number);
 

@@ -21,6 +21,7 @@
 OtSlots    *ot_slots = NULL;
 
 static int	my_slot_number = -1;
+static bool is_writing = false; /* the present transaction, since it was WRITING first */
 
 int
 ot_slot_count(void)
@@ -67,6 +68,7 @@ ot_slot_end(void)
 	OtSlot	   *slot;
 	uint32		state;
 
+	is_writing = false;
 	if (my_slot_number < 0)
 		return;
 	slot = &ot_slots->slots[my_slot_number];
@@ -130,6 +132,13 @@ ot_slot_begin_writing(void)
 {
 	ot_position_attach();
 	ot_slot_advance(OT_SLOT_IDLE, OT_SLOT_WRITING);
+	is_writing = true;
+}
+
+bool
+ot_slot_is_writing(void)
+{
+	return is_writing;
 }
 
 void
