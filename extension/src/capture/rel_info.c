@@ -3,8 +3,10 @@
  * rel_info.c
  *	  The cache of what capture and apply need to know of a table.
  *
- * An entry is built from the relation cache on first use and thrown away when
- * the relation or one of its indexes changes.
+ * An entry is built from the relation cache on first use and not used any more
+ * when the relation or one of its indexes has changed.  Then it is built anew, or
+ * thrown away between two transactions once there are many: nobody uses the table
+ * again if it was dropped.
  *
  * What goes into the hash of a key must be the same on every node, and must
  * not change while the key is held.  So it is made of
@@ -87,7 +89,11 @@
  */
 #define ROWS_PER_VALUE_MAX 100
 
+/* From so many entries on, those of tables that may be gone are thrown away. */
+#define ENTRIES_MANY 1000
+
 static HTAB *infos = NULL;
+static long entries_many = ENTRIES_MANY;
 
 static bool
 rel_info_has_index(OtRelInfo *info, Oid relid)
@@ -804,6 +810,30 @@ rel_info_build(OtRelInfo *info, Relation rel)
 }
 
 /*
+ * Called when a transaction has ended, and no result of ot_rel_info() is in use.
+ * Looks at all entries only when there are twice as many as last time.
+ */
+void
+ot_rel_info_tidy(void)
+{
+	HASH_SEQ_STATUS status;
+	OtRelInfo  *info;
+
+	if (likely(infos == NULL || hash_get_num_entries(infos) <= entries_many))
+		return;
+	hash_seq_init(&status, infos);
+	while ((info = hash_seq_search(&status)) != NULL)
+	{
+		if (info->valid || info->building)
+			continue;
+		if (info->context != NULL)
+			MemoryContextDelete(info->context);
+		(void) hash_search(infos, &info->relid, HASH_REMOVE, NULL);
+	}
+	entries_many = Max(ENTRIES_MANY, 2 * hash_get_num_entries(infos));
+}
+
+/*
  * Does a function run that PostgreSQL calls to simplify an expression of one of the
  * table's indexes, while its entry is being built?
  */
@@ -816,7 +846,7 @@ ot_rel_info_is_being_built(Relation rel)
 	return info != NULL && info->building;
 }
 
-/* The result is valid until the next call; rel must be open and locked. */
+/* The result is valid until the next call, or the transaction's end; rel must be open and locked. */
 OtRelInfo *
 ot_rel_info(Relation rel)
 {

@@ -858,6 +858,7 @@ commit_at_commit(void)
 	ot_sequence_told_used();
 	ot_ddl_forget_truncated_by_worker();
 	ot_write_set_reset();
+	ot_rel_info_tidy();
 }
 
 /*
@@ -940,6 +941,7 @@ commit_at_abort(void)
 	commit_reset();
 	ot_ddl_forget_truncated_by_worker();
 	ot_write_set_reset();
+	ot_rel_info_tidy();
 }
 
 static void

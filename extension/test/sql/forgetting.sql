@@ -1,7 +1,28 @@
--- Goal: what a process keeps from one transaction to the next is not taken for the next one's.
--- Method: a mark of the evictor's that comes too late.
+-- Goal: what a process keeps from one transaction to the next does not grow, and is not taken for the next one's.
+-- Method: tables that come and go; a mark of the evictor's that comes too late.
 CREATE SCHEMA forgetting;
 SET search_path = forgetting;
+
+-- A session knows of tables that it has written, and forgets those that are gone once they are many.
+CREATE PROCEDURE come_and_go(n int) LANGUAGE plpgsql AS $$
+BEGIN
+    FOR round IN 1..n LOOP
+        FOR i IN 1..50 LOOP
+            EXECUTE format('CREATE TABLE t%s ()', i);
+            EXECUTE format('INSERT INTO t%s DEFAULT VALUES', i);
+        END LOOP;
+        COMMIT;
+        FOR i IN 1..50 LOOP
+            EXECUTE format('DROP TABLE t%s', i);
+        END LOOP;
+        COMMIT;
+    END LOOP;
+END $$;
+CREATE VIEW known AS SELECT count(*) FROM pg_backend_memory_contexts WHERE name = 'onetrip table';
+CALL come_and_go(10);
+SELECT count BETWEEN 500 AND 599 AS kept FROM known;
+CALL come_and_go(12);
+SELECT count < 300 AS forgotten FROM known;
 CREATE TABLE t (id int PRIMARY KEY);
 INSERT INTO t VALUES (1);
 UPDATE t SET id = 2;
