@@ -55,27 +55,22 @@ rehearse_say_what_came()
 
 /*
  * Whoever asks wants to know whether this region could say what statements come
- * to.  It could not if a session holds DDL open, or the worker stands still.
+ * to.  It could not if a session holds DDL open, or the worker stands still; if it
+ * is behind, it could later.
  */
 static void
 rehearse_say_whether_busy(OtLogIndex base)
 {
-	bool		applies;
+	if (!ot_position_wait_shown(base, TimestampTzPlusMilliseconds(ot_now(), SHOWN_MS)))
+	{
+		bool		stands = ot_worker_stands_at(0).value != 0;
 
-	if (ot_worker_stands_at(0).value != 0)
 		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("region \"%s\" stands still", ot_region)));
-	SpinLockAcquire(&ot_worker->mutex);
-	applies = ot_worker->applying.value != 0;
-	SpinLockRelease(&ot_worker->mutex);
-	if (applies || ot_applied_index().value < base.value)
-		ereport(ERROR,
-				(errcode(OT_ERR_CAME_TO), errmsg_internal(OT_COMPARE_BUSY)));
-	if (!ot_ddl_try_lock_schema())
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("DDL of a session of region \"%s\" is under way", ot_region)));
+				(errcode(stands ? ERRCODE_LOCK_NOT_AVAILABLE : OT_ERR_CAME_TO),
+				 errmsg_internal(OT_COMPARE_BUSY)));
+	}
+	/* within lock_timeout */
+	ot_ddl_lock_schema();
 }
 
 /* Applies the write set in a subtransaction, and rolls that back. */

@@ -400,6 +400,15 @@ ot_session_settings_forget(OtNotedSettings before)
 	noted = before;
 }
 
+/* All of them have the worker's values, until the caller's nest level of settings ends. */
+void
+ot_session_settings_be_plain(void)
+{
+	for (int i = 0; i < lengthof(settings); i++)
+		(void) set_config_option(settings[i].name, settings[i].plain ? settings[i].plain : "pg_catalog",
+								 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+
 /* ---- in the apply worker ---- */
 
 static int	level = 0;			/* nest level of the settings read last; 0: none */

@@ -28,6 +28,7 @@ extern void ot_session_settings_put_all(StringInfo ops);
 extern void ot_session_settings_note(bool functions, bool custom_too);
 extern OtNotedSettings ot_session_settings_noted(void);
 extern void ot_session_settings_forget(OtNotedSettings before);
+extern void ot_session_settings_be_plain(void);
 
 /* in the apply worker */
 extern void ot_session_settings_set_up(void);

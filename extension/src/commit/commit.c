@@ -733,6 +733,8 @@ commit_at_pre_commit(void)
 	/* it may have become a read replica since the first change */
 	ot_check_writable();
 	committing.is_compared = ot_ddl_share_commits();
+	if (committing.is_compared)
+		ot_compare_here();
 	ot_trips_take("commit", ot_commit_trips());
 	committing.everywhere = ot_ack == OT_ACK_APPLIED_EVERYWHERE;
 	commit_wait_while_standing_still();

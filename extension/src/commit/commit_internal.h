@@ -168,6 +168,7 @@ extern void ot_propose(OtAgent *agent, OtTxnId txn, OtVerdict *verdict);
 extern void ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn);
 extern bool ot_compare_is_possible(void);
 extern bool ot_compare_is_answered(void);
+extern void ot_compare_here(void);
 extern void ot_compare_elsewhere(OtTxnId txn);
 
 /* retry.c */

@@ -204,6 +204,9 @@ ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn)
 
 /* ---- DDL next to that of other sessions ---- */
 
+/* What this transaction's statements have come to in this server. */
+static OtCatalogDigest came_to_here;
+
 static void
 rehearse_put_nothing(StringInfo out)
 {
@@ -287,18 +290,35 @@ ot_compare_is_answered(void)
 }
 
 /*
+ * Notes what the statements have come to here.  To find out may lock what stored
+ * queries read, so it comes before keys of locks are taken.
+ */
+void
+ot_compare_here(void)
+{
+	PG_TRY();
+	{
+		ot_catalog_digest(&came_to_here);
+	}
+	PG_CATCH();
+	{
+		ot_ddl_share_lost();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
+/*
  * Raises ERROR unless another region has come to the same with the statements of
  * this transaction, in their place in the log.
  */
 void
 ot_compare_elsewhere(OtTxnId txn)
 {
-	OtCatalogDigest here;
 	OtRehearsed answer;
 	char		digest[OT_CATALOG_DIGEST_LENGTH + 1];
 
-	ot_catalog_digest(&here);
-	snprintf(digest, sizeof(digest), OT_CATALOG_DIGEST_FORMAT, here.sums[0], here.sums[1]);
+	snprintf(digest, sizeof(digest), OT_CATALOG_DIGEST_FORMAT, came_to_here.sums[0], came_to_here.sums[1]);
 	if (!rehearse_await_what_comes(txn, &answer))
 	{
 		ot_ddl_share_lost();

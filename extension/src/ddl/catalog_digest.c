@@ -51,6 +51,7 @@
 #include "catalog/pg_partitioned_table.h"
 #include "catalog/pg_policy.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_publication_rel.h"
 #include "catalog/pg_replication_origin.h"
 #include "catalog/pg_rewrite.h"
 #include "catalog/pg_sequence.h"
@@ -73,6 +74,8 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "capture/capture.h"
+
 /* What is left out: a column, or the whole catalog. */
 static const struct
 {
@@ -87,6 +90,8 @@ static const struct
 	{RelationRelationId, "relallvisible"},
 	{RelationRelationId, "relfilenode"},
 	{RelationRelationId, "relfrozenxid"},
+	/* rows that follow the statement set it */
+	{RelationRelationId, "relispopulated"},
 	{RelationRelationId, "relhasindex"},
 	{RelationRelationId, "relhasrules"},
 	{RelationRelationId, "relhassubclass"},
@@ -153,6 +158,7 @@ static const struct
 	{IndexRelationId, Anum_pg_index_indrelid},
 	{PartitionedRelationId, Anum_pg_partitioned_table_partrelid},
 	{PolicyRelationId, Anum_pg_policy_polrelid},
+	{PublicationRelRelationId, Anum_pg_publication_rel_prrelid},
 	{StatisticExtRelationId, Anum_pg_statistic_ext_stxrelid},
 };
 
@@ -258,15 +264,18 @@ catalog_digest_describe(Relation catalog, Form_pg_attribute attr, Column *column
 
 /* ---- values ---- */
 
+/* Is it in a temporary schema, or part of what is? */
 static bool
-catalog_digest_is_temporary(const ObjectAddress *object)
+catalog_digest_is_temporary(ObjectAddress object)
 {
 	Oid			schema;
 
-	if (object->classId == NamespaceRelationId)
-		schema = object->objectId;
+	if (!ot_ddl_find_whole(&object))
+		return false;
+	if (object.classId == NamespaceRelationId)
+		schema = object.objectId;
 	else
-		schema = is_objectclass_supported(object->classId) ? get_object_namespace(object) : InvalidOid;
+		schema = is_objectclass_supported(object.classId) ? get_object_namespace(&object) : InvalidOid;
 	return OidIsValid(schema) && isAnyTempNamespace(schema);
 }
 
@@ -284,7 +293,7 @@ catalog_digest_put_object(Row *row, Oid catalog, Oid oid)
 	}
 	/* what the transaction has dropped has no name any more; its own row has */
 	identity = getObjectIdentity(&address, true);
-	row->of_temporary |= identity != NULL && catalog_digest_is_temporary(&address);
+	row->of_temporary |= identity != NULL && catalog_digest_is_temporary(address);
 	row->of_nothing |= identity == NULL ||
 		(catalog == RelationRelationId && get_rel_namespace(oid) == PG_TOAST_NAMESPACE);
 	appendStringInfoString(&row->text, identity ? identity : "?");
@@ -451,7 +460,8 @@ catalog_digest_change(HeapTupleHeader row)
 
 /*
  * A row without an OID of its own tells of what it belongs to, such as that
- * relation's columns.  If that is gone, or a TOAST table, it tells nothing.
+ * relation's columns, and so do those of parts of a table.  If that is gone, or a
+ * TOAST table, they tell nothing.
  */
 static bool
 catalog_digest_counts(Relation catalog, const Row *row, HeapTuple tuple)
@@ -460,9 +470,18 @@ catalog_digest_counts(Relation catalog, const Row *row, HeapTuple tuple)
 	if (row->of_temporary ||
 		(RelationGetRelid(catalog) == NamespaceRelationId && isAnyTempNamespace(((Form_pg_namespace) GETSTRUCT(tuple))->oid)))
 		return false;
-	if (RelationGetRelid(catalog) == RelationRelationId)
-		return ((Form_pg_class) GETSTRUCT(tuple))->relnamespace != PG_TOAST_NAMESPACE;
-	return !row->of_nothing || get_attnum(RelationGetRelid(catalog), "oid") != InvalidAttrNumber;
+	switch (RelationGetRelid(catalog))
+	{
+		case RelationRelationId:
+			return ((Form_pg_class) GETSTRUCT(tuple))->relnamespace != PG_TOAST_NAMESPACE;
+		case AttrDefaultRelationId:
+		case TriggerRelationId:
+		case RewriteRelationId:
+		case PolicyRelationId:
+			return !row->of_nothing;
+		default:
+			return !row->of_nothing || get_attnum(RelationGetRelid(catalog), "oid") != InvalidAttrNumber;
+	}
 }
 
 /* Rows that a rewrite of a table touches, and hiding a temporary function. */
@@ -499,7 +518,6 @@ catalog_digest_add(Oid relid, OtCatalogDigest *digest)
 		for (int i = 0; i < desc->natts; i++)
 			catalog_digest_put_value(&row, &columns[i], tuple, desc, i + 1, change > 0);
 		catalog_digest_mask_names(&row.text);
-		ereport(DEBUG3, (errmsg_internal("catalog row %+d: %s", change, row.text.data)));
 		if (!catalog_digest_cancels(relid))
 			appendStringInfo(&row.text, "%+d", change);
 		for (int i = 0; i < lengthof(digest->sums) && catalog_digest_counts(catalog, &row, tuple); i++)
@@ -548,8 +566,8 @@ ot_catalog_digest(OtCatalogDigest *digest)
 	memset(digest, 0, sizeof(*digest));
 	CommandCounterIncrement();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	/* all names of others have their schema then */
-	(void) set_config_option("search_path", "pg_catalog", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	/* all names have their schema then */
+	ot_session_settings_be_plain();
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
 		foreach(lc, catalog_digest_catalogs())

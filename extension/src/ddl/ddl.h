@@ -58,7 +58,7 @@ typedef struct OtDdlLine
 extern void ot_ddl_line_is(const OtDdlLine *line);
 extern bool ot_ddl_share_commits(void);
 extern void ot_ddl_share_lost(void);
-extern bool ot_ddl_try_lock_schema(void);
+extern void ot_ddl_lock_schema(void);
 
 /* ddl_classify.c */
 extern bool ot_ddl_has_changed_here(void);

@@ -49,7 +49,6 @@ extern void ot_ddl_take_relation_key(Oid relid);
 
 /* ddl_share.c; more of it is in ddl.h */
 extern void ot_ddl_share_init(void);
-extern void ot_ddl_lock_schema(void);
 extern void ot_ddl_stand_in_line(void);
 extern void ot_ddl_leave_line(void);
 extern void ot_ddl_take_schema_key(void);

@@ -37,6 +37,7 @@
 #include "ddl/ddl_internal.h"
 
 #include "access/htup_details.h"
+#include "access/transam.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
@@ -75,7 +76,7 @@ static struct
 	bool		met;			/* another transaction had one at the same time */
 }			share;
 
-/* A COMMIT failed because of what it has met: the next one goes alone. */
+/* A transaction has failed because of what it has met: the next one goes alone. */
 static bool goes_alone = false;
 
 static const OtDdlLine *ddl_line = NULL;
@@ -124,34 +125,52 @@ ddl_share_object(ObjectType type)
 	}
 }
 
+/* A constant of that type, which no function makes but the type's own. */
+static bool
+ddl_share_constant(Node *value, TypeName *type)
+{
+	if (value != NULL && IsA(value, TypeCast) && equal(((TypeCast *) value)->typeName, type))
+		value = ((TypeCast *) value)->arg;
+	return value != NULL && IsA(value, A_Const);
+}
+
 /*
- * Each region computes the values of a new column that are in rows already, and
- * perhaps those of a domain, and what functions give may depend on what is beside
- * this.  A constant does not, and shows in the digest.
+ * Each region computes the values of a new column for rows that are there, and
+ * what functions give may depend on what is beside this.
  */
 static bool
 ddl_share_add_column(ColumnDef *column)
 {
 	Type		type = column->typeName != NULL ? LookupTypeName(NULL, column->typeName, NULL, true) : NULL;
-	bool		may = type == NULL || typeTypeRelid(type) == InvalidOid;
+	bool		is_own = type != NULL && typeTypeId(type) < FirstNormalObjectId;
+	bool		may = type == NULL || ((Form_pg_type) GETSTRUCT(type))->typtype != TYPTYPE_DOMAIN;
 	ListCell   *lc;
 
 	if (type != NULL)
-	{
-		may &= ((Form_pg_type) GETSTRUCT(type))->typtype != TYPTYPE_DOMAIN;
 		ReleaseSysCache(type);
-	}
 	foreach(lc, column->constraints)
 	{
 		Constraint *constraint = lfirst_node(Constraint, lc);
-		Node	   *value = constraint->raw_expr;
 
-		if (value != NULL && IsA(value, TypeCast))
-			value = ((TypeCast *) value)->arg;
-		may &= constraint->contype != CONSTR_GENERATED &&
-			(constraint->contype != CONSTR_DEFAULT || (value != NULL && IsA(value, A_Const)));
+		may &= constraint->contype != CONSTR_GENERATED;
+		if (constraint->contype == CONSTR_DEFAULT)
+			may &= is_own && ddl_share_constant(constraint->raw_expr, column->typeName);
 	}
 	return may;
+}
+
+/* Those of the TOAST table do not show in the digest. */
+static bool
+ddl_share_options(List *options)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		if (lfirst_node(DefElem, lc)->defnamespace != NULL)
+			return false;
+	}
+	return true;
 }
 
 /* An index over rows that are there may call functions in each region. */
@@ -191,6 +210,11 @@ ddl_share_alter_table(AlterTableStmt *stmt)
 				if (IsA(command->def, Constraint) && ((Constraint *) command->def)->contype == CONSTR_EXCLUSION)
 					return false;
 				break;
+			case AT_SetRelOptions:
+			case AT_ResetRelOptions:
+				if (!ddl_share_options(castNode(List, command->def)))
+					return false;
+				break;
 			case AT_AttachPartition:
 			case AT_DetachPartition:
 			case AT_DetachPartitionFinalize:
@@ -198,6 +222,11 @@ ddl_share_alter_table(AlterTableStmt *stmt)
 			case AT_ChangeOwner:
 			case AT_SetTableSpace:	/* copies files, also for trial */
 			case AT_SetIdentity:	/* a new position does not show in the catalogs */
+			/* to print the rule takes locks that the statement does not */
+			case AT_EnableRule:
+			case AT_EnableAlwaysRule:
+			case AT_EnableReplicaRule:
+			case AT_DisableRule:
 				return false;
 			default:
 				break;
@@ -222,7 +251,6 @@ ddl_share_statement(Node *stmt)
 		case T_RuleStmt:
 		case T_CreateTrigStmt:
 		case T_CreatePolicyStmt:
-		case T_AlterPolicyStmt:
 		case T_CreateStatsStmt:
 		case T_AlterStatsStmt:
 			return true;
@@ -234,7 +262,9 @@ ddl_share_statement(Node *stmt)
 		case T_AlterTableStmt:
 			return ddl_share_alter_table((AlterTableStmt *) stmt);
 		case T_RenameStmt:
-			return ddl_share_object(((RenameStmt *) stmt)->renameType);
+			return ddl_share_object(((RenameStmt *) stmt)->renameType) &&
+				((RenameStmt *) stmt)->renameType != OBJECT_RULE &&
+				((RenameStmt *) stmt)->renameType != OBJECT_POLICY;
 		case T_CommentStmt:
 			return ddl_share_object(((CommentStmt *) stmt)->objtype);
 		case T_GrantStmt:
@@ -300,13 +330,6 @@ ot_ddl_lock_schema(void)
 	LockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), 0, ExclusiveLock);
 }
 
-/* The same, unless others hold it. */
-bool
-ot_ddl_try_lock_schema(void)
-{
-	return ConditionalLockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), 0, ExclusiveLock);
-}
-
 /*
  * Takes a share of the lock.  Returns false if it had to go on next to others, and
  * nobody could say how that comes out.
@@ -370,6 +393,8 @@ void
 ot_ddl_take_schema_key(void)
 {
 	ot_ddl_stand_in_line();
+	/* another one that shares may want the same */
+	goes_alone |= ddl_share_is_there();
 	ot_ddl_lock_schema();
 	goes_alone = false;
 	ot_write_set_key_now(ot_hash_schema(), OT_UPDATE, InvalidOid);
