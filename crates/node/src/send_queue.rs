@@ -6,7 +6,7 @@
 //! - Frames leave whole and in the order of `send`.
 //! - `send` never blocks, and writes no more than [`BYTES_AT_ONCE`] itself.  What the socket does not take waits in a
 //!   queue.  While that has more bytes than its bound, which may change, further frames are refused; otherwise it takes
-//!   a frame of any size.
+//!   a frame of any size.  What comes by `send_beyond` is not refused, and does not count.
 //! - Whoever makes a queue runs [`SendQueue::drain`] beside it, or it never empties.
 
 use bytes::{Buf, Bytes};
@@ -57,9 +57,16 @@ pub struct SendQueue<S> {
 
 #[derive(Default)]
 struct Queue {
-    chunks: VecDeque<Bytes>,
+    chunks: VecDeque<Chunk>,
     bytes: usize,
+    /// Those of them that count.
+    counted_bytes: usize,
     closed: bool,
+}
+
+struct Chunk {
+    bytes: Bytes,
+    counts: bool,
 }
 
 /// Buffers given to one write.
@@ -89,17 +96,32 @@ impl<S: Socket> SendQueue<S> {
 
     /// Sends a frame given in parts.
     pub fn send(&self, parts: impl IntoIterator<Item = Bytes>) -> Result<(), NotSent> {
-        let mut queue = self.lock();
+        let queue = self.lock();
+        match queue.counted_bytes > self.bytes_max() && !queue.closed {
+            true => Err(NotSent::Full),
+            false => self.push(queue, parts, true),
+        }
+    }
+
+    /// The same for frames of which the caller limits how much waits.
+    pub fn send_beyond(&self, parts: impl IntoIterator<Item = Bytes>) -> Result<(), NotSent> {
+        self.push(self.lock(), parts, false)
+    }
+
+    fn push(
+        &self,
+        mut queue: MutexGuard<'_, Queue>,
+        parts: impl IntoIterator<Item = Bytes>,
+        counts: bool,
+    ) -> Result<(), NotSent> {
         if queue.closed {
             return Err(NotSent::Closed);
         }
-        if queue.bytes > self.bytes_max() {
-            return Err(NotSent::Full);
-        }
         let was_empty = queue.chunks.is_empty();
-        for part in parts.into_iter().filter(|p| !p.is_empty()) {
-            queue.bytes += part.len();
-            queue.chunks.push_back(part);
+        for bytes in parts.into_iter().filter(|p| !p.is_empty()) {
+            queue.bytes += bytes.len();
+            queue.counted_bytes += if counts { bytes.len() } else { 0 };
+            queue.chunks.push_back(Chunk { bytes, counts });
         }
         if was_empty && self.write_some(&mut queue) != Left::Nothing {
             self.work.notify_one();
@@ -113,7 +135,7 @@ impl<S: Socket> SendQueue<S> {
     }
 
     pub fn is_full(&self) -> bool {
-        self.waiting_bytes() > self.bytes_max()
+        self.lock().counted_bytes > self.bytes_max()
     }
 
     /// More than this may not wait when a frame is to be sent.
@@ -164,7 +186,7 @@ impl<S: Socket> SendQueue<S> {
     fn close_queue(queue: &mut Queue) {
         queue.closed = true;
         queue.chunks.clear();
-        queue.bytes = 0;
+        (queue.bytes, queue.counted_bytes) = (0, 0);
     }
 
     /// Writes what the socket takes, up to [`BYTES_AT_ONCE`].
@@ -172,14 +194,14 @@ impl<S: Socket> SendQueue<S> {
         let mut budget = BYTES_AT_ONCE;
         loop {
             let mut room = budget;
-            let fitting = |chunk: &'_ Bytes| {
-                let len = chunk.len().min(room);
+            let fitting = |chunk: &'_ Chunk| {
+                let len = chunk.bytes.len().min(room);
                 room -= len;
                 len
             };
             let lens: Vec<usize> = queue.chunks.iter().take(CHUNKS_PER_WRITE).map(fitting).collect();
             let bufs: Vec<IoSlice<'_>> =
-                queue.chunks.iter().zip(lens).map(|(c, len)| IoSlice::new(&c[..len])).collect();
+                queue.chunks.iter().zip(lens).map(|(c, len)| IoSlice::new(&c.bytes[..len])).collect();
             let written = match bufs.is_empty() {
                 true => self.socket.try_flush().map(|()| 0),
                 false => self.socket.try_write_vectored(&bufs),
@@ -190,11 +212,13 @@ impl<S: Socket> SendQueue<S> {
                     queue.bytes -= n;
                     budget -= n;
                     while let Some(front) = queue.chunks.front_mut() {
-                        if n < front.len() {
-                            front.advance(n);
+                        let taken = n.min(front.bytes.len());
+                        front.bytes.advance(taken);
+                        n -= taken;
+                        queue.counted_bytes -= if front.counts { taken } else { 0 };
+                        if !front.bytes.is_empty() {
                             break;
                         }
-                        n -= front.len();
                         queue.chunks.pop_front();
                     }
                     if budget == 0 {

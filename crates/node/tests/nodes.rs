@@ -1,9 +1,10 @@
 //! Three real nodes, real sockets, real disks; PostgreSQL is played by the test.
 
 use crate::common::{http, update, wait_for, Cluster};
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use onetrip_core::agent::{FromPostgres, OutcomeState, ToPostgres, VerdictFrame, VerdictOutcome};
-use onetrip_core::{LogIndex, TxnId};
+use onetrip_core::row_locks::{LockAsk, LockSaid};
+use onetrip_core::{LockMode, LogIndex, TxnId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -212,6 +213,27 @@ async fn the_worker_gets_no_more_than_its_credit() -> Result<()> {
     while at < last {
         at = worker.entry().await?.0;
     }
+    cluster.stop().await
+}
+
+/// Goal: what limits an entry limits nothing else that a session sends.
+#[tokio::test]
+async fn locks_may_take_more_bytes_than_an_entry() -> Result<()> {
+    let mut cluster = Cluster::prepare_in(&["r1"], 0.0)?;
+    cluster.configs[0].max_entry_bytes = 1024;
+    cluster.configs[0].save()?;
+    cluster.start_node(0)?;
+    cluster.preferred_leads().await?;
+    let mut backend = cluster.backend(0).await?;
+    let keys = (0..1_000).map(|hash| (hash, LockMode::Update)).collect();
+    let ask = LockAsk { txn: backend.txn(1), number: 1, waits: true, keys };
+    backend.send(&FromPostgres::Lock { ask, table: "t".into() }).await?;
+    match backend.receive().await? {
+        ToPostgres::Locked { number: 1, said: LockSaid::Granted { .. }, .. } => {}
+        other => bail!("{other:?} instead of the locks"),
+    }
+    let verdict = backend.commit(1, &[], &[7; 1024]).await?;
+    ensure!(verdict.outcome == VerdictOutcome::Refused && verdict.message.contains("max_entry_bytes"), "{verdict:?}");
     cluster.stop().await
 }
 

@@ -2,8 +2,8 @@
 //! change.
 
 use crate::common::{update, wait_for, Agent, Cluster, INCARNATION};
-use anyhow::{ensure, Result};
-use onetrip_core::agent::{FromPostgres, OutcomeState, Role, VerdictOutcome};
+use anyhow::{bail, ensure, Result};
+use onetrip_core::agent::{FromPostgres, OutcomeState, Role, ToPostgres, VerdictOutcome};
 use onetrip_core::{LogIndex, TxnId};
 
 /// Waits until every region gives this final answer.
@@ -75,11 +75,39 @@ async fn a_settlement_without_a_majority_is_decided_once_there_is_one() -> Resul
     ensure!(other.outcome(FromPostgres::Outcome(txn)).await?.0 == OutcomeState::NotSoFar);
     cluster.start_node(1)?;
     let settled = match backend.receive().await? {
-        onetrip_core::agent::ToPostgres::OutcomeIs { state, at, .. } => (state, at),
-        other => anyhow::bail!("{other:?} instead of an outcome"),
+        ToPostgres::OutcomeIs { state, at, .. } => (state, at),
+        other => bail!("{other:?} instead of an outcome"),
     };
     ensure!(settled.0 == OutcomeState::Aborted, "{settled:?}");
     all_say(&mut [other, cluster.backend(1).await?], txn, settled).await?;
+    cluster.stop().await
+}
+
+/// Goal: an apply worker gets both an entry that is larger than all that may wait for it, and the answer to a question
+/// that it asks before it reads that.  It asks on every connection while an outcome is open.
+#[tokio::test]
+async fn a_question_behind_a_large_entry_is_answered() -> Result<()> {
+    let mut cluster = Cluster::prepare_in(&["r1"], 0.0)?;
+    let config = &mut cluster.configs[0];
+    config.max_entry_bytes = 128 << 20;
+    config.memory.to_server_bytes = 8 << 20;
+    config.save()?;
+    cluster.start_node(0)?;
+    cluster.preferred_leads().await?;
+    let mut backend = cluster.backend(0).await?;
+    let large = vec![7; 100 << 20];
+    let verdict = backend.commit(1, &[], &large).await?;
+    let mut worker = cluster.worker(0, LogIndex(0)).await?;
+    let open = worker.txn(2);
+    worker.send(&FromPostgres::Outcome(open)).await?;
+    // By the time that another connection has its answer, the node has most likely looked at the question.
+    backend.outcome(FromPostgres::Outcome(open)).await?;
+    let (at, _, _, write_set) = worker.entry().await?;
+    ensure!(at == verdict.at && write_set == large);
+    match worker.receive().await? {
+        ToPostgres::OutcomeIs { txn, state: OutcomeState::NotSoFar, .. } => ensure!(txn == open),
+        other => bail!("{other:?} instead of an outcome"),
+    }
     cluster.stop().await
 }
 

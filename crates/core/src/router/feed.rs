@@ -86,7 +86,7 @@ impl<O: Outbox> Feed<O> {
         }
         // If they are lost the connection is ending, and the next HELLO says where to go on.
         if !frames.is_empty() {
-            self.outbox.send_all(frames);
+            self.outbox.feed(frames);
         }
         Ok(())
     }

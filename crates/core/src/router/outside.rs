@@ -16,12 +16,11 @@ pub struct ConnId(pub u64);
 pub trait Outbox {
     /// Sends a frame given in parts, and never blocks.  False: the connection is ending, and the frame is lost.
     fn send<const N: usize>(&self, frame: [Bytes; N]) -> bool;
-    /// Sends several frames at once; those after one that is lost are lost too.
-    fn send_all<const N: usize>(&self, frames: Vec<[Bytes; N]>) -> bool {
-        frames.into_iter().all(|frame| self.send(frame))
+    /// Sends an apply worker entries, all at once.  There is room for them, and they take none from other frames.
+    fn feed<const N: usize>(&self, entries: Vec<[Bytes; N]>) -> bool {
+        entries.into_iter().all(|entry| self.send(entry))
     }
-    /// How much an apply worker is sent ahead of its position, so that nothing of it is lost for want of room; a single
-    /// entry may have more.
+    /// How much of that it is sent ahead of its position; a single entry may have more.
     fn feed_bytes_max(&self) -> usize;
     fn close(&self);
 }

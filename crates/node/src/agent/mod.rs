@@ -62,29 +62,28 @@ pub fn report(event: router::Event) {
 }
 
 impl router::Outbox for AgentQueue {
+    /// PostgreSQL would wait for a frame that was lost.  Once its connection has ended it connects again, and says
+    /// where it stands.
     fn send<const N: usize>(&self, frame: [Bytes; N]) -> bool {
-        send_or_end(self, frame)
+        let sent = SendQueue::send(self, frame);
+        if sent == Err(NotSent::Full) {
+            let waiting = self.waiting_bytes();
+            tracing::warn!("ended an agent connection: it takes nothing, and {waiting} bytes wait for it");
+            SendQueue::close(self);
+        }
+        sent.is_ok()
     }
-    fn send_all<const N: usize>(&self, frames: Vec<[Bytes; N]>) -> bool {
-        send_or_end(self, frames.into_iter().flatten())
+    /// An entry may be larger than any bound, and an answer behind it must not be the end of the connection: the worker
+    /// would ask again on the next one, behind the same entry.
+    fn feed<const N: usize>(&self, entries: Vec<[Bytes; N]>) -> bool {
+        self.send_beyond(entries.into_iter().flatten()).is_ok()
     }
     fn feed_bytes_max(&self) -> usize {
-        self.bytes_max().saturating_sub(QUEUE_BYTES_MORE)
+        self.bytes_max()
     }
     fn close(&self) {
         SendQueue::close(self);
     }
-}
-
-/// PostgreSQL would wait for a frame that was lost, or go on without an entry.  Once its connection has ended it
-/// connects again, and says where it stands.
-fn send_or_end(queue: &AgentQueue, parts: impl IntoIterator<Item = Bytes>) -> bool {
-    let sent = queue.send(parts);
-    if sent == Err(NotSent::Full) {
-        tracing::warn!("ended an agent connection: it takes nothing, and {} bytes wait for it", queue.waiting_bytes());
-        queue.close();
-    }
-    sent.is_ok()
 }
 
 pub struct AgentServer {
@@ -107,6 +106,8 @@ pub struct AgentLimits {
     connections_max: usize,
     open_bytes: Arc<AtomicU64>,
     open_bytes_max: AtomicU64,
+    /// Of a connection: the entries that its worker is sent ahead of its position, and apart from those the answers
+    /// that wait.  A client waits for each of its answers, so that these are few and small.
     queue_bytes_max: Arc<AtomicUsize>,
 }
 
@@ -135,7 +136,7 @@ impl AgentLimits {
     /// The bounds of the connections that are open change with it.
     pub fn set(&self, memory: &Memory) {
         self.open_bytes_max.store(memory.proposals_bytes, Ordering::Relaxed);
-        self.queue_bytes_max.store(memory.to_server_bytes as usize + QUEUE_BYTES_MORE, Ordering::Relaxed);
+        self.queue_bytes_max.store(memory.to_server_bytes as usize, Ordering::Relaxed);
     }
 
     fn queue(&self, socket: AgentSocket) -> AgentQueue {
@@ -168,8 +169,6 @@ impl Drop for Room {
 }
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-/// So much more than the worker's credit may wait for it; for a backend no more than one small frame waits.
-const QUEUE_BYTES_MORE: usize = 64 << 20;
 
 /// Makes the socket.  A file left by an earlier life of the node is replaced; the caller holds the data directory's
 /// lock.
@@ -402,7 +401,7 @@ impl Input<'_> {
                 if length > bytes_max(self.buf[4]) {
                     return Err(wrong(&format!("a frame of type 0x{:02x} with length {length}", self.buf[4])));
                 }
-                let refused = if length as u64 > server.max_entry_bytes + 1 {
+                let refused = if is_large && length as u64 > server.max_entry_bytes + 1 {
                     let (size, limit) = (length - 1, server.max_entry_bytes);
                     let why =
                         format!("the transaction's entry has {size} bytes, the limit (max_entry_bytes) is {limit}");
@@ -496,18 +495,15 @@ mod tests {
         (theirs, limits.queue(AgentSocket::new(UnixStream::from_std(ours).unwrap()).unwrap()))
     }
 
-    /// Goal: nothing is lost on the way to PostgreSQL without its noticing.  Method: more waits for it than may.
+    /// Goal: nothing is lost on the way to PostgreSQL without its noticing.  Method: more answers wait for it than may.
     #[tokio::test]
     async fn a_connection_that_loses_a_frame_ends() {
-        for all_at_once in [false, true] {
-            let (mut theirs, queue) = connection(&AgentLimits::new(&Memory::default(), 1 << 20));
-            let full = queue.bytes_max() >> 20;
-            assert!(Outbox::send_all(&queue, vec![[MIB]; full + 2]));
-            let took = if all_at_once { Outbox::send_all(&queue, vec![[MIB]]) } else { Outbox::send(&queue, [MIB]) };
-            assert!(!took);
-            theirs.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-            theirs.read_to_end(&mut Vec::new()).expect("its end");
-        }
+        let (mut theirs, queue) = connection(&AgentLimits::new(&Memory::default(), 1 << 20));
+        let full = queue.bytes_max() >> 20;
+        assert!((0..=full).all(|_| Outbox::send(&queue, [MIB])));
+        assert!((0..full).any(|_| !Outbox::send(&queue, [MIB])) && !Outbox::feed(&queue, vec![[MIB]]));
+        theirs.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        theirs.read_to_end(&mut Vec::new()).expect("its end");
     }
 
     /// Goal: a connection takes what its worker is sent ahead of its position, also after a reload.
@@ -518,8 +514,7 @@ mod tests {
         for to_server_bytes in [1 << 30, 8 << 20] {
             limits.set(&Memory { to_server_bytes, ..Memory::default() });
             assert_eq!(queue.feed_bytes_max() as u64, to_server_bytes);
+            assert!(Outbox::feed(&queue, vec![[MIB]; 256]) && Outbox::send(&queue, [MIB]));
         }
-        limits.set(&Memory { to_server_bytes: 256 << 20, ..Memory::default() });
-        assert!((0..256).all(|_| Outbox::send(&queue, [MIB])));
     }
 }
