@@ -7,7 +7,7 @@
 use crate::error::{Error, Result};
 use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
 use crate::row_locks::{self, LockAsk, LockSaid};
-use crate::wire::{put_str, put_txn, Reader};
+use crate::wire::{let_large_buffer_go, put_str, put_txn, Reader};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 pub const MAGIC: u32 = 0x3154_544f;
@@ -326,6 +326,7 @@ pub fn bytes_max(frame_type: u8) -> usize {
 /// has been made.
 pub fn take_frame(buf: &mut BytesMut) -> Result<Option<Bytes>> {
     if buf.len() < 4 {
+        let_large_buffer_go(buf, 8 << 10);
         return Ok(None);
     }
     let length = u32::from_le_bytes([buf[0], buf[1], buf[2], buf[3]]) as usize;

@@ -83,6 +83,17 @@ impl Reader {
     }
 }
 
+/// A buffer that is read into has grown for a large message.
+const LARGE_BUFFER_BYTES: usize = 1 << 20;
+
+/// Once such a buffer is empty, another one takes its place: it would be kept for the next large message, or by the
+/// small ones that come into it until then.
+pub fn let_large_buffer_go(buf: &mut BytesMut, usual: usize) {
+    if buf.is_empty() && buf.capacity() > LARGE_BUFFER_BYTES {
+        *buf = BytesMut::with_capacity(usual);
+    }
+}
+
 pub fn put_txn(out: &mut BytesMut, txn: &TxnId) {
     out.put_u32_le(txn.node.0);
     out.put_u64_le(txn.incarnation);

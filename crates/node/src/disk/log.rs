@@ -37,6 +37,9 @@ const SPARE_FROM: u64 = 4;
 /// Data kept in memory, so that in the common case nothing is read from disk for followers or for PostgreSQL; unless
 /// [`RaftLog::set_cache_bytes_max`] says otherwise.
 const CACHE_BYTES_MAX: usize = 64 << 20;
+/// Data smaller than this are copied into the cache: they are part of the buffer that they came in, with other messages
+/// or with nothing, and would keep all of that in memory.
+const COPIED_BELOW_BYTES: usize = 64 << 10;
 /// Bytes that an entry takes in a record besides its data.
 const ENTRY_HEAD_BYTES: u64 = 21;
 /// If even fast syncs take longer, they are done beside the core thread; that costs two switches between threads.
@@ -445,7 +448,10 @@ impl RaftLog {
             self.slots.push_back(slot);
             self.spans.append(LogIndex(index), entry.get_entry_type(), &entry.data);
             self.cached_bytes += entry.data.len();
-            self.cached.push_back(entry.data.clone());
+            self.cached.push_back(match entry.data.len() < COPIED_BELOW_BYTES {
+                true => Bytes::copy_from_slice(&entry.data),
+                false => entry.data.clone(),
+            });
         }
         // The newest entry stays whatever its size: it is about to be read.
         while self.cached_bytes > self.cache_bytes_max && self.cached.len() > 1 {

@@ -6,7 +6,9 @@
 //! address, however fast, does not keep a member out.
 
 use super::error::{PeerError, Result};
-use super::frame::{read_frame, Channel, Frame, Hello, HelloReply, Join, Purpose, FRAME_BYTES_MAX, HELLO_BYTES_MAX};
+use super::frame::{
+    read_frame, Channel, Frame, Hello, HelloReply, Join, Purpose, BUFFER_BYTES, FRAME_BYTES_MAX, HELLO_BYTES_MAX,
+};
 use super::link::{set_options, Link};
 use super::relayed::Relayed;
 use super::speaks::Speaks;
@@ -416,7 +418,7 @@ impl Transport {
 
     /// Returns when the connection ends; an error says what the peer did wrong.
     async fn receive_frames(self: &Arc<Self>, link: &Arc<Link>, stream: &mut PeerStream) -> Result<()> {
-        let mut buf = BytesMut::with_capacity(64 << 10);
+        let mut buf = BytesMut::with_capacity(BUFFER_BYTES);
         let mut entries = Bytes::new();
         loop {
             link.heard(self.now_ns());

@@ -20,7 +20,7 @@ use onetrip_core::consensus::{self, Message, Notice};
 use onetrip_core::members::MEMBERS_MAX;
 use onetrip_core::replica::Report;
 use onetrip_core::row_locks::LockMessage;
-use onetrip_core::wire::{put_str, Reader};
+use onetrip_core::wire::{let_large_buffer_go, put_str, Reader};
 use onetrip_core::{checkpoint, EntryId, LogIndex, NodeId, RegionId, Term};
 use protobuf::rt::compute_raw_varint32_size;
 use protobuf::wire_format::WireType::WireTypeLengthDelimited;
@@ -39,6 +39,8 @@ pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 const REPLY_SPEAKS: u8 = 3;
 /// The kind of [`Frame::Raft`].
 const RAFT: u8 = 2;
+/// What is read of a connection at once.
+pub const BUFFER_BYTES: usize = 64 << 10;
 /// The numbers of two fields: `snapshot` in raft-rs' `Message`, and `data` in its `Snapshot` (eraftpb.proto).
 const SNAPSHOT_FIELD: u32 = 9;
 const DATA_FIELD: u32 = 1;
@@ -399,6 +401,7 @@ impl Frame {
     /// Takes one frame from the front of `buf`.  `None`: more bytes are needed.
     pub fn take(buf: &mut BytesMut, bytes_max: usize) -> Result<Option<Frame>> {
         if buf.len() < 8 {
+            let_large_buffer_go(buf, BUFFER_BYTES);
             return Ok(None);
         }
         let length = u32::from_le_bytes([buf[0], buf[1], buf[2], buf[3]]) as usize;
@@ -408,7 +411,7 @@ impl Frame {
         if buf.len() < 8 + length {
             // The buffer grows with what has really arrived, so that a false length costs no memory.
             let missing = 8 + length - buf.len();
-            buf.reserve(missing.min(buf.len().max(64 << 10)));
+            buf.reserve(missing.min(buf.len().max(BUFFER_BYTES)));
             return Ok(None);
         }
         let crc = u32::from_le_bytes([buf[4], buf[5], buf[6], buf[7]]);
@@ -726,6 +729,26 @@ mod tests {
             let frame = Frame::take(&mut buf, FRAME_BYTES_MAX).unwrap();
             assert_eq!((frame, buf.len()), (Some(Frame::Raft(Box::new(message))), 0));
         }
+    }
+
+    /// Goal: after a large message a connection takes no more memory than before it, and a small one that follows keeps
+    /// none of the large one's.
+    #[test]
+    fn the_buffer_of_a_large_frame_goes_with_it() {
+        let read = |bytes: usize, buf: &mut BytesMut| {
+            let frame = Frame::Joined { head: Bytes::new(), checkpoint: vec![7; bytes].into() };
+            for chunk in frame.encode().chunks(BUFFER_BYTES) {
+                assert_eq!(Frame::take(buf, FRAME_BYTES_MAX).unwrap(), None);
+                buf.extend_from_slice(chunk);
+            }
+            assert!(Frame::take(buf, FRAME_BYTES_MAX).unwrap().is_some());
+            assert_eq!(Frame::take(buf, FRAME_BYTES_MAX).unwrap(), None);
+            buf.capacity()
+        };
+        let mut buf = BytesMut::with_capacity(BUFFER_BYTES);
+        let after_large = read(9 << 20, &mut buf);
+        let after_small = read(10, &mut buf);
+        assert!(after_large <= 1 << 20 && after_small <= 1 << 20, "{after_large} and {after_small} bytes");
     }
 
     /// RUSTSEC-2024-0437: skipping nested groups overflows the stack in protobuf 3.  Version 2, which is used

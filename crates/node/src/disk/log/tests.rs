@@ -53,6 +53,18 @@ fn what_was_appended_is_there_after_a_crash_and_after_a_clean_stop() {
     assert_eq!(contents(&log)[..20], before);
 }
 
+/// Goal: the cache takes as much memory as it counts.
+#[test]
+fn a_small_entry_keeps_nothing_of_the_buffer_that_it_came_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path()).unwrap();
+    let buffer = Bytes::from(vec![7; 1 << 20]);
+    let entry = |index: u64, bytes| RaftEntry { index, term: 1, data: buffer.slice(..bytes), ..Default::default() };
+    log.append(&[entry(1, 300), entry(2, COPIED_BELOW_BYTES)], None, true).unwrap();
+    let is_of_buffer = |index| buffer.as_ptr_range().contains(&log.read(LogIndex(index)).unwrap().as_ptr());
+    assert_eq!((is_of_buffer(1), is_of_buffer(2)), (false, true));
+}
+
 /// Goal: an earlier life's records are on disk before this one promises anything that rests on them.  Method: count the
 /// bytes that this thread has given the kernel to write.
 #[test]
