@@ -25,6 +25,7 @@
 
 #include "access/xact.h"
 #include "fmgr.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -36,13 +37,16 @@
 #include "sequence/sequence.h"
 #include "shmem/shmem.h"
 
+/* An error of a function may be as long as memory allows. */
+#define TEXT_BYTES_MAX (64 * 1024 - 1)
+
 PG_FUNCTION_INFO_V1(ot_rehearse);
 
 /* The answer is ours, and not an error of a function that says the same. */
 static bool answers = false;
 
 static void
-rehearse_say_what_came()
+rehearse_say_what_came(void)
 {
 	OtCatalogDigest digest;
 
@@ -71,6 +75,29 @@ rehearse_say_whether_busy(OtLogIndex base)
 	}
 	/* within lock_timeout */
 	ot_ddl_lock_schema();
+}
+
+static void
+rehearse_cut(char *text)
+{
+	if (text != NULL)
+		text[pg_mbcliplen(text, strlen(text), TEXT_BYTES_MAX)] = '\0';
+}
+
+/* Cuts all that the node is sent of an error. */
+static void
+rehearse_cut_error(ErrorData *error)
+{
+	rehearse_cut(error->message);
+	rehearse_cut(error->detail);
+	rehearse_cut(error->hint);
+	rehearse_cut(error->context);
+	rehearse_cut(error->internalquery);
+	rehearse_cut(error->schema_name);
+	rehearse_cut(error->table_name);
+	rehearse_cut(error->column_name);
+	rehearse_cut(error->datatype_name);
+	rehearse_cut(error->constraint_name);
 }
 
 /* Applies the write set in a subtransaction, and rolls that back. */
@@ -103,6 +130,7 @@ rehearse_carry_out_and_roll_back(OtReader *r, bool compare)
 		if (error->sqlerrcode == OT_ERR_CAME_TO && !answers)
 			error->sqlerrcode = ERRCODE_INTERNAL_ERROR;
 		answers = false;
+		rehearse_cut_error(error);
 	}
 	PG_END_TRY();
 	ot_is_apply_worker = ot_is_rehearsing = ot_is_comparing = false;

@@ -34,6 +34,21 @@ async fn what_fails_in_another_region_fails_at_commit() {
              end if;
              return v;
          end $$;
+         create function shouts_elsewhere(v text) returns text immutable language plpgsql as $$
+         begin
+             if current_setting('onetrip.region') <> 'a' then
+                 raise '%', repeat('x', 10000000) using detail = repeat('y', 10000000);
+             end if;
+             return v;
+         end $$;
+         create function chats_elsewhere(v text) returns text immutable language plpgsql as $$
+         begin
+             if current_setting('onetrip.region') <> 'a' then
+                 perform set_config('client_min_messages', 'notice', false);
+                 raise notice '%', repeat('x', 10000000);
+             end if;
+             return v;
+         end $$;
          create function waits_elsewhere(v text) returns text immutable language plpgsql as $$
          begin
              if current_setting('onetrip.region') <> 'a' then
@@ -64,6 +79,7 @@ async fn what_fails_in_another_region_fails_at_commit() {
         ),
         ("create index on t (busy_elsewhere(v))", "55P03", "it says that it is busy"),
         ("create index on t (waits_elsewhere(v))", "55000", "cannot wait while an entry is applied"),
+        ("create index on t (shouts_elsewhere(v))", "P0001", "xxxx / yyyy"),
         ("grant select on t to only_a", "42704", "role \"only_a\" does not exist"),
         ("alter table t owner to only_a", "42704", "role \"only_a\" does not exist"),
         ("create table u (id int primary key) tablespace only_a", "42704", "tablespace \"only_a\" does not exist"),
@@ -78,6 +94,9 @@ async fn what_fails_in_another_region_fails_at_commit() {
         assert_eq!(number(&a, "select count(*) from t").await.unwrap(), 1);
     }
     assert_eq!(text(&b, of_b).await.unwrap(), before, "a rehearsal has moved a sequence");
+    // A function that says too much is not tried to its end.
+    a.must("create index chats on t (chats_elsewhere(v))").await;
+    a.must("drop index chats").await;
     // No region stands still, and the rehearsals have left nothing behind.
     c.must("insert into t values (3, 'z')").await;
     lab.shows("select count(*) || ' ' || (select count(*) from pg_index where indrelid = 't'::regclass) from t", "2 1")

@@ -4,8 +4,10 @@
 //! session of its own, and rolls it back.  In a region that cannot be reached, or has no room, the write set
 //! counts as untried at once; in one that does not answer, when the time is up.
 //!
-//! Invariant: a failure is an error that PostgreSQL raised because of the write set itself.  Nothing that goes away by
-//! itself (a lock, a timeout, a full disk, a shutdown) counts as a failure.
+//! Invariants:
+//! - A failure is an error that PostgreSQL raised because of the write set itself.  Nothing that goes away by itself (a
+//!   lock, a timeout, a full disk, a shutdown) counts as a failure.
+//! - Functions of users run there and may say what they like: of a session, no more than [`HEARD_BYTES_MAX`] is read.
 
 use super::asked::LOOK;
 use super::frame::{Channel, Frame};
@@ -14,9 +16,15 @@ use super::Transport;
 use crate::postgres::SEARCH_PATH;
 use onetrip_core::agent::{Failure, Rehearsal};
 use onetrip_core::{LogIndex, RegionId};
+use std::io;
 use std::path::Path;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::task::{ready, Context, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::unix::OwnedReadHalf;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tokio_postgres::error::DbError;
@@ -28,6 +36,9 @@ const WRITE_SET_BYTES_MAX: usize = 8 << 20;
 pub(super) const PLACES: usize = 4;
 /// Time for the round trip and the start of a session, on top of the rehearsal's own timeout.
 const ON_TOP: Duration = Duration::from_millis(1000);
+/// `onetrip.rehearse` cuts each text of an error to less than 64 KiB.
+const HEARD_BYTES_MAX: usize = 4 << 20;
+const TOO_MUCH: &str = "functions raise messages of more than 4 MiB there";
 
 /// What one region answers about a write set.
 #[derive(Clone, Debug, PartialEq)]
@@ -124,10 +135,28 @@ async fn try_in(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Answer 
     }
 }
 
+/// The half of a connection that is read.
+struct Heard {
+    from: OwnedReadHalf,
+    bytes: Arc<AtomicUsize>,
+}
+
+impl AsyncRead for Heard {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.from).poll_read(context, buf))?;
+        let read = buf.filled().len() - before;
+        Poll::Ready(match self.bytes.fetch_add(read, Ordering::Relaxed) + read <= HEARD_BYTES_MAX {
+            true => Ok(()),
+            false => Err(io::ErrorKind::FileTooLarge.into()),
+        })
+    }
+}
+
 /// `None`: the connection was closed without an error message.
 async fn try_once(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Option<Answer> {
-    let client = match connect(socket, database, rehearsal).await {
-        Ok(client) => client,
+    let (client, heard) = match connect(socket, database, rehearsal).await {
+        Ok(connected) => connected,
         Err(untried) => return Some(untried),
     };
     let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 2] =
@@ -135,6 +164,9 @@ async fn try_once(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Optio
     let Err(error) = client.execute("SELECT onetrip.rehearse($1, $2)", &parameters).await else {
         return Some(Answer::Fine);
     };
+    if heard.load(Ordering::Relaxed) > HEARD_BYTES_MAX {
+        return Some(Answer::Untried(TOO_MUCH.into()));
+    }
     let said = error.as_db_error()?;
     // An error that a function raises is no lock and no timeout, whatever its SQLSTATE.
     if passes(said.code().code()) && said.routine() != Some("exec_stmt_raise") {
@@ -166,13 +198,17 @@ async fn position(client: &Client) -> Option<LogIndex> {
 
 /// Opens a session.  No ALTER ROLE or ALTER DATABASE changes the settings that are given here, and the session ends,
 /// whatever it runs, once nobody waits for it any more.  Errors are reported where the COMMIT is, not in this server's
-/// log.
-async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result<Client, Answer> {
+/// log; notices nowhere.  Also returns how much has been read.
+async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result<(Client, Arc<AtomicUsize>), Answer> {
     let stream = UnixStream::connect(socket).await;
     let stream = stream.map_err(|e| Answer::Untried(format!("its PostgreSQL does not answer: {e}")))?;
+    let (from, to) = stream.into_split();
+    let heard = Arc::new(AtomicUsize::new(0));
+    let stream = tokio::io::join(Heard { from, bytes: heard.clone() }, to);
     let options = format!(
         "-c statement_timeout={} -c lock_timeout={} -c default_transaction_isolation=read\\ committed \
          -c default_transaction_read_only=off -c session_replication_role=replica -c log_min_messages=fatal \
+         -c client_min_messages=error \
          -c role=none -c search_path={SEARCH_PATH} -c onetrip.read=local -c onetrip.max_staleness=-1 \
          -c client_connection_check_interval=100",
         rehearsal.timeout_ms, rehearsal.lock_timeout_ms
@@ -185,10 +221,41 @@ async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result
     })?;
     // The task ends when the client is dropped.
     tokio::spawn(connection);
-    Ok(client)
+    Ok((client, heard))
 }
 
 /// Whether this error goes away by itself, and so has nothing to do with what was tried.
 fn passes(sqlstate: &str) -> bool {
     matches!(sqlstate.get(..2), Some("40" | "53" | "57" | "58" | "08")) || sqlstate == "55P03"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onetrip_core::LogIndex;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixListener;
+
+    /// Goal: functions in one region cannot fill the memory of another region's node.  Method: a server lets everybody
+    /// in, and then sends a notice of 64 MiB.
+    #[tokio::test]
+    async fn a_notice_of_any_size_is_not_read_to_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("server");
+        let server = UnixListener::bind(&socket).unwrap();
+        let serve = async move {
+            let (mut stream, _) = server.accept().await?;
+            stream.write_all(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05IN\x04\0\0\x04").await?;
+            for _ in 0..64 {
+                stream.write_all(&[0; 1 << 20]).await?;
+            }
+            io::Result::Ok(())
+        };
+        let serve = tokio::spawn(serve);
+        let rehearsal =
+            Rehearsal { base: LogIndex(7), timeout_ms: 2000, lock_timeout_ms: 100, write_set: Default::default() };
+        let answer = try_once(&socket, "database", &rehearsal).await;
+        assert_eq!(answer, Some(Answer::Untried(TOO_MUCH.into())));
+        serve.await.unwrap().expect_err("the connection was closed before the end");
+    }
 }
