@@ -1,9 +1,10 @@
 //! The connections to the HTTP port: anybody on the machine may open some, and they must not take the file descriptors
 //! that the node needs for its peers.
 //!
-//! Invariants: at most [`CONNECTIONS_MAX`] at a time, each for [`STAY_MAX`] at most, a handshake of TLS included;
-//! others wait in the kernel's queue.
+//! Invariants: at most [`CONNECTIONS_MAX`] at a time, each for [`STAY_MAX`] at most, a handshake of TLS included.  One
+//! more closes another ([`Places`]), so that a load balancer is answered whatever others do.
 
+use crate::places::Places;
 use crate::tls::HttpTls;
 use axum::http::StatusCode;
 use axum::Router;
@@ -15,7 +16,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 
 const CONNECTIONS_MAX: usize = 64;
 /// Much longer than any answer takes.
@@ -25,16 +25,22 @@ const HANDSHAKE: u8 = 22;
 
 /// Answers until its task ends.
 pub async fn serve(listener: TcpListener, routes: Router, tls: Arc<HttpTls>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    serve_for(STAY_MAX, listener, routes, tls).await;
+}
+
+async fn serve_for(stay_max: Duration, listener: TcpListener, routes: Router, tls: Arc<HttpTls>) {
+    let places = Arc::new(Places::new(CONNECTIONS_MAX));
     loop {
-        let place = places.clone().acquire_owned().await.expect("nobody closes it");
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let (routes, tls) = (routes.clone(), tls.clone());
-                tokio::spawn(async move {
-                    // Why a stranger's connection breaks is of no interest.
-                    let _ = tokio::time::timeout(STAY_MAX, welcome(stream, routes, &tls)).await;
-                    drop(place);
+            Ok((stream, from)) => {
+                let (routes, tls, all) = (routes.clone(), tls.clone(), places.clone());
+                places.admit(Some(from.ip()), |number| {
+                    let serve = async move {
+                        // Why a stranger's connection breaks is of no interest.
+                        let _ = tokio::time::timeout(stay_max, welcome(stream, routes, &tls)).await;
+                        all.leave(number);
+                    };
+                    tokio::spawn(serve).abort_handle()
                 });
             }
             // Most likely there are no file descriptors left: let other connections end first.
@@ -72,21 +78,35 @@ mod tests {
         Ok(answer)
     }
 
-    /// Silent connections take all the places; once their time is up, an honest request is answered.
-    #[tokio::test]
-    async fn silent_guests_have_to_go() {
+    async fn listen(stay_max: Duration) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let routes = axum::Router::new().route("/", axum::routing::get(|| async { "hello" }));
-        tokio::spawn(serve(listener, routes, Arc::new(HttpTls::none())));
-        assert!(ask(address).await.unwrap().ends_with("hello"));
+        tokio::spawn(serve_for(stay_max, listener, routes, Arc::new(HttpTls::none())));
+        address
+    }
+
+    #[tokio::test]
+    async fn a_silent_guest_has_to_go() {
+        let mut silent = TcpStream::connect(listen(Duration::from_millis(10)).await).await.unwrap();
+        assert!(matches!(silent.read(&mut [0]).await, Ok(0) | Err(_)));
+    }
+
+    /// Silent connections take all the places, and none of them is closed for its silence.
+    #[tokio::test]
+    async fn a_request_is_answered_however_many_are_silent() {
+        let address = listen(Duration::from_secs(86_400)).await;
         let mut silent = Vec::new();
         for _ in 0..CONNECTIONS_MAX + 10 {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
-        let answer = tokio::time::timeout(3 * STAY_MAX, ask(address)).await.expect("in time").unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(60), ask(address)).await.expect("in time").unwrap();
         assert!(answer.ends_with("hello"));
-        let mut first = silent.remove(0);
-        assert!(matches!(first.read(&mut [0]).await, Ok(0) | Err(_)), "the first was closed");
+        assert!(matches!(silent[0].read(&mut [0]).await, Ok(0) | Err(_)), "the first was closed");
+        let last = silent.last_mut().unwrap();
+        last.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        last.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("hello"), "the last was not");
     }
 }

@@ -22,6 +22,7 @@ use axum::{Json, Router};
 use onetrip_core::consensus::Role;
 use onetrip_core::MemberRole;
 use serde_json::Value;
+use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -42,7 +43,7 @@ pub struct Http {
     pub latest: Latest,
     pub started: Instant,
     /// What was last told to those who need no token.
-    pub told: tokio::sync::Mutex<Option<(Instant, StatusReport)>>,
+    pub told: Recent<StatusReport>,
 }
 
 /// Whoever needs no token has the core thread asked at most this often.
@@ -50,6 +51,27 @@ const TOLD_FOR: Duration = Duration::from_millis(100);
 
 /// A core thread that takes longer to answer is stuck in its disk.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// An answer, and when it came.  That there was none is one too: who asks next has waited long enough.
+pub struct Recent<T>(tokio::sync::Mutex<Option<(Instant, Option<T>)>>);
+
+impl<T> Default for Recent<T> {
+    fn default() -> Self {
+        Recent(Default::default())
+    }
+}
+
+impl<T: Clone> Recent<T> {
+    async fn get(&self, good_for: Duration, ask: impl Future<Output = Option<T>>) -> Option<T> {
+        let mut told = self.0.lock().await;
+        if let Some((_, answer)) = told.as_ref().filter(|(at, _)| at.elapsed() < good_for) {
+            return answer.clone();
+        }
+        let answer = ask.await;
+        *told = Some((Instant::now(), answer.clone()));
+        answer
+    }
+}
 
 impl Http {
     pub async fn run(self: Arc<Self>, listener: tokio::net::TcpListener) {
@@ -76,11 +98,7 @@ impl Http {
 
     /// The same, not older than [`TOLD_FOR`].
     async fn recent_report(&self) -> Option<StatusReport> {
-        let mut told = self.told.lock().await;
-        if told.as_ref().is_none_or(|(at, _)| at.elapsed() >= TOLD_FOR) {
-            *told = Some((Instant::now(), self.report().await?));
-        }
-        told.as_ref().map(|(_, report)| report.clone())
+        self.told.get(TOLD_FOR, self.report()).await
     }
 
     /// Whether this node knows a leader, without which there is no majority here; `None` if it does not answer.
@@ -224,4 +242,29 @@ async fn leader(State(http): State<Arc<Http>>) -> Response {
         (_, Some(leader)) => Some(format!("node {} in {} leads", leader.node, leader.region)),
         (_, None) => Some("no leader".into()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Goal: of those who ask while there is no answer, one waits for it.
+    #[tokio::test]
+    async fn that_there_is_no_answer_is_told_to_all_who_wait() {
+        let (told, asked) = (Recent::<u8>::default(), Cell::new(0));
+        let ask = |answer| {
+            asked.set(asked.get() + 1);
+            async move {
+                tokio::task::yield_now().await;
+                answer
+            }
+        };
+        let day = Duration::from_secs(86_400);
+        let get = || told.get(day, async { ask(None).await });
+        assert_eq!(tokio::join!(get(), get(), get()), (None, None, None));
+        assert_eq!(asked.get(), 1);
+        assert_eq!(told.get(Duration::ZERO, async { ask(Some(7)).await }).await, Some(7));
+        assert_eq!((get().await, asked.get()), (Some(7), 2));
+    }
 }

@@ -48,6 +48,7 @@ mod memory;
 mod metrics;
 mod no_majority;
 pub mod node;
+mod places;
 pub mod postgres;
 mod rebuild;
 pub mod restore;

@@ -13,7 +13,7 @@ use crate::core_thread::CoreThread;
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::files;
-use crate::http::{Http, PostgresWatch};
+use crate::http::{Http, PostgresWatch, Recent};
 use crate::inbox::{AdminReply, AdminRequest, Event, Inbox};
 use crate::no_majority;
 use crate::postgres::{self, Counts, Rebuild, RebuildFrom, Supervisor};
@@ -164,7 +164,7 @@ impl Node {
             disks: Disks::watch(&config)?,
             latest: Latest::default(),
             started: Instant::now(),
-            told: tokio::sync::Mutex::default(),
+            told: Recent::default(),
         });
         let own = Arc::downgrade(&pages);
         transport.set_own_status(Box::new(move || {

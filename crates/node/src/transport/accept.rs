@@ -2,8 +2,8 @@
 //!
 //! Invariant: until the peer has said which member it is, and has proved that if there are certificates, its connection
 //! gets [`HELLO_TIMEOUT`], a hello of a few kilobytes, and one of [`UNAUTHENTICATED_MAX`] places.  When all places are
-//! taken, one is made free at the cost of the address that has most of them, so whoever floods the port from one
-//! address, however fast, does not keep a member out.
+//! taken, one is made free at the cost of the address that has most of them ([`Places`]), so whoever floods the port
+//! from one address, however fast, does not keep a member out.
 
 use super::error::{PeerError, Result};
 use super::frame::{
@@ -17,24 +17,24 @@ use super::Transport;
 use crate::facts::Facts;
 use crate::inbox::{AdminReply, AdminRequest, Event, PeerEvent};
 use crate::join::{JoinReply, JoinRequest, JoinTls};
+#[cfg(doc)]
+use crate::places::Places;
 use crate::secret::{self, Secret};
 use crate::tls::PeerStream;
 use bytes::{Bytes, BytesMut};
 use onetrip_core::members::MEMBERS_MAX;
 use onetrip_core::{Members, NodeId, RegionId};
 use raft::eraftpb::MessageType;
-use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-const UNAUTHENTICATED_MAX: usize = 64;
+pub(super) const UNAUTHENTICATED_MAX: usize = 64;
 const REFUSALS_PER_SECOND: usize = 20;
 pub(super) const JOINS_AT_ONCE: usize = 8;
 const WRONG_TOKEN_COSTS: Duration = Duration::from_secs(1);
@@ -69,22 +69,6 @@ impl Refusals {
     }
 }
 
-/// Connections whose peers have not proved yet that they are members.
-#[derive(Default)]
-pub(super) struct Unauthenticated(Mutex<Waiting>);
-
-#[derive(Default)]
-struct Waiting {
-    last: u64,
-    tasks: VecDeque<Task>,
-}
-
-struct Task {
-    number: u64,
-    from: Option<IpAddr>,
-    handle: AbortHandle,
-}
-
 async fn send(stream: &mut PeerStream, frame: &Frame) -> Result<()> {
     stream.write_all(&frame.encode()).await?;
     Ok(stream.flush().await?)
@@ -107,29 +91,6 @@ pub(crate) async fn join_exchange(
     }
 }
 
-impl Unauthenticated {
-    /// `Some`: all places were taken, and the oldest connection from this address, which had most, was closed.
-    fn admit(&self, from: Option<IpAddr>, start: impl FnOnce(u64) -> AbortHandle) -> Option<Option<IpAddr>> {
-        let mut waiting = self.0.lock().expect("no code that holds this lock panics");
-        waiting.last += 1;
-        let number = waiting.last;
-        waiting.tasks.push_back(Task { number, from, handle: start(number) });
-        if waiting.tasks.len() <= UNAUTHENTICATED_MAX {
-            return None;
-        }
-        let has = |task: &&Task| waiting.tasks.iter().filter(|other| other.from == task.from).count();
-        let most = waiting.tasks.iter().max_by_key(has)?.from;
-        let oldest = waiting.tasks.iter().position(|task| task.from == most)?;
-        waiting.tasks.remove(oldest)?.handle.abort();
-        Some(most)
-    }
-
-    fn remove(&self, number: u64) {
-        let mut waiting = self.0.lock().expect("no code that holds this lock panics");
-        waiting.tasks.retain(|task| task.number != number);
-    }
-}
-
 /// What an accepted connection is for.
 enum Greeted {
     Frames(Channel),
@@ -149,19 +110,19 @@ impl Transport {
                 if let Err(why) = self.let_join(stream, join, number, &from).await {
                     refuse(why);
                 }
-                return self.unauthenticated.remove(number);
+                return self.unauthenticated.leave(number);
             }
             Ok(_) => {
                 refuse(PeerError::violation("it does not begin with a hello"));
-                return self.unauthenticated.remove(number);
+                return self.unauthenticated.leave(number);
             }
             Err(why) => {
                 refuse(why);
-                return self.unauthenticated.remove(number);
+                return self.unauthenticated.leave(number);
             }
         };
         let greeted = tokio::time::timeout(HELLO_TIMEOUT, self.greet(&mut stream, &hello)).await;
-        self.unauthenticated.remove(number);
+        self.unauthenticated.leave(number);
         match greeted.unwrap_or(Err(PeerError::TimedOut("it does not read the answer to its hello"))) {
             Ok((link, Greeted::Frames(channel))) => self.start_reading(link, channel, stream, from),
             Ok((link, Greeted::Postgres(tunnel))) => self.forward(&link, stream, tunnel).await,
@@ -252,7 +213,7 @@ impl Transport {
         // The place is held while a refusal is delayed.  This limits how fast all peers together can try tokens.
         let place = self.joins.acquire().await.map_err(PeerError::refused)?;
         // From here on it must not be closed to make room: the member may be in the table by then.
-        self.unauthenticated.remove(number);
+        self.unauthenticated.leave(number);
         let region = join.request.region.clone();
         let reply = match self.join(join).await {
             Ok(reply) => reply,
@@ -484,31 +445,5 @@ impl Transport {
                 Ok(_) => {}
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: however many connections come from one address, those from others keep their places.
-    #[tokio::test]
-    async fn a_flood_from_one_address_closes_its_own_connections() {
-        let unauthenticated = Unauthenticated::default();
-        let start = || tokio::spawn(std::future::pending::<()>());
-        let (flood, member) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        let waits = start();
-        assert_eq!(unauthenticated.admit(Some(member), |_| waits.abort_handle()), None);
-        let mut closed = 0;
-        for _ in 0..10 * UNAUTHENTICATED_MAX {
-            let task = start();
-            if let Some(from) = unauthenticated.admit(Some(flood), |_| task.abort_handle()) {
-                assert_eq!(from, Some(flood));
-                closed += 1;
-            }
-        }
-        assert_eq!(closed, 9 * UNAUTHENTICATED_MAX + 1);
-        tokio::task::yield_now().await;
-        assert!(!waits.is_finished());
     }
 }

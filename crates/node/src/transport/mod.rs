@@ -41,10 +41,11 @@ use crate::error::Result;
 use crate::facts::Facts;
 use crate::inbox::Inbox;
 use crate::join::{ClusterSettings, JoinToken};
+use crate::places::Places;
 use crate::secret::{self, Secret};
 use crate::send_queue::SendQueue;
 use crate::tls::{self, PeerSocket, Tls};
-use accept::{Refusals, Unauthenticated};
+use accept::Refusals;
 use asked::Asked;
 use bytes::Bytes;
 use frame::{Channel, Encoded, Frame};
@@ -75,7 +76,7 @@ pub struct Transport {
     /// New links go to `run`, which dials them; `to_dial` is the receiving end until `run` takes it.
     new_links: mpsc::UnboundedSender<Arc<Link>>,
     to_dial: Mutex<Option<mpsc::UnboundedReceiver<Arc<Link>>>>,
-    unauthenticated: Unauthenticated,
+    unauthenticated: Places,
     refusals: Refusals,
     /// Limits how fast tokens can be guessed.
     joins: Semaphore,
@@ -182,7 +183,7 @@ impl Transport {
             peers: RwLock::default(),
             new_links,
             to_dial: Mutex::new(Some(to_dial)),
-            unauthenticated: Unauthenticated::default(),
+            unauthenticated: Places::new(accept::UNAUTHENTICATED_MAX),
             refusals: Refusals::default(),
             joins: Semaphore::new(accept::JOINS_AT_ONCE),
             tunnels: Arc::new(Semaphore::new(tunnel::TUNNELS_MAX)),
