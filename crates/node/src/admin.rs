@@ -28,6 +28,8 @@ use tokio::sync::oneshot;
 
 /// How long servers have to say which library they have loaded.
 const LIBRARIES_TELL_WITHIN: Duration = Duration::from_secs(10);
+/// A key is lent for so much longer than the token is valid that nobody is refused for want of it.
+const LENT_LONGER: Duration = Duration::from_secs(60);
 
 type Answer<T> = std::result::Result<Json<T>, (StatusCode, String)>;
 
@@ -203,18 +205,21 @@ fn members_of(reply: AdminReply) -> std::result::Result<Arc<Members>, (StatusCod
 
 async fn token(State(admin): State<Arc<Admin>>, Json(order): Json<TokenOrder>) -> Answer<TokenMade> {
     let TokenOrder { role, replaces, ttl_s, authority_key } = order;
-    if let (Some(key), Some(tls)) = (authority_key, admin.transport.tls()) {
-        let until = Instant::now() + Duration::from_secs(ttl_s);
-        tls.lend(&key, until).map_err(|e| (StatusCode::CONFLICT, e.to_string()))?;
+    let tls = admin.transport.tls();
+    let whole = match (authority_key, &tls) {
+        (Some(key), Some(tls)) => Some(tls.with_key(&key).map_err(|e| (StatusCode::CONFLICT, e.to_string()))?),
+        _ => None,
+    };
+    let secret = match admin.ask(AdminRequest::Token { role, replaces, ttl_s }).await? {
+        AdminReply::Token(secret) => secret,
+        other => return members_of(other).and(Err((StatusCode::INTERNAL_SERVER_ERROR, String::new()))),
+    };
+    if let (Some(whole), Some(tls)) = (whole, &tls) {
+        tls.lend(whole, Instant::now() + Duration::from_secs(ttl_s) + LENT_LONGER);
         tracing::info!(ttl_s, "the key of the cluster's authority is lent to this node");
     }
-    let issues = admin.transport.tls().is_none_or(|tls| tls.issues());
-    match admin.ask(AdminRequest::Token { role, replaces, ttl_s }).await? {
-        AdminReply::Token(secret) => {
-            Ok(Json(TokenMade { token: admin.transport.join_token(secret).to_string(), issues }))
-        }
-        other => members_of(other).and(Err((StatusCode::INTERNAL_SERVER_ERROR, String::new()))),
-    }
+    let issues = tls.is_none_or(|tls| tls.issuer().is_some());
+    Ok(Json(TokenMade { token: admin.transport.join_token(secret).to_string(), issues }))
 }
 
 /// Has the log retained for a minute.

@@ -9,6 +9,8 @@ use onetrip_node::join::{request_join, JoinRequest, JoinToken};
 use onetrip_node::tls::{Authority, FOLDER};
 use onetrip_node::{secret, AdminReply, AdminRequest, Node, NodeConfig};
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 
 /// A node joins with a token through a member that did not make it, is promoted, and commits.  Asking again with the
 /// token gives another id until the node votes.  Once the node is removed, nothing lets it back in.
@@ -84,6 +86,33 @@ async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<(
     let _ = back.stop().await;
     let error = request_join(&cluster.configs[0].listen.to_string(), &token, request()).await.err();
     ensure!(error.context("a used token was accepted")?.to_string().contains("used already"));
+    cluster.stop().await
+}
+
+/// Goal: an order that no token can be made of is refused, and lends no key.
+#[tokio::test]
+async fn a_token_that_would_be_good_for_ever_is_refused() -> Result<()> {
+    let mut cluster = Cluster::prepare_in(&["r1"], 0.0)?;
+    let folder = cluster.configs[0].data_dir.clone();
+    std::fs::remove_file(folder.join(FOLDER).join("ca.key"))?;
+    cluster.start_node(0)?;
+    cluster.preferred_leads().await?;
+    let ask = async |ttl_s: u64, key: Option<String>| -> Result<String> {
+        let order =
+            serde_json::json!({"role": "voter", "replaces": null, "ttl_s": ttl_s, "authority_key": key}).to_string();
+        let mut stream = UnixStream::connect(folder.join("admin.sock")).await?;
+        let head = "POST /token HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json";
+        stream.write_all(format!("{head}\r\nContent-Length: {}\r\n\r\n{order}", order.len()).as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    };
+    let refused = ask(u64::MAX, cluster.authority.key_pem()).await?;
+    ensure!(refused.contains("a token is good for 1 second to 3650 days"), "{refused:?}");
+    let made = ask(60, None).await?;
+    ensure!(made.contains("\"issues\":false"), "{made}");
+    let made = ask(60, cluster.authority.key_pem()).await?;
+    ensure!(made.contains("\"issues\":true"), "{made}");
     cluster.stop().await
 }
 

@@ -95,7 +95,14 @@ pub async fn request_join(address: &str, token: &JoinToken, request: JoinRequest
     request.check().map_err(|why| Error::Join(why.to_string()))?;
     let reply = match ask(address, token, request.clone(), Speaks::OWN).await? {
         // A member of version 12 hangs up without a word.
-        Err(PeerError::Io(_)) => ask(address, token, request, Speaks::only(12)).await?,
+        Err(first @ PeerError::Io(_)) => match ask(address, token, request, Speaks::only(12)).await {
+            Ok(Ok(reply)) => Ok(reply),
+            // Its reason may be about this second request alone.
+            Ok(Err(PeerError::Refused(why))) => {
+                Err(PeerError::Refused(format!("{first}; asked as an earlier release asks, it says: {why}")))
+            }
+            _ => Err(first),
+        },
         other => other,
     };
     let (head, checkpoint) = reply.map_err(|why| Error::Join(format!("{address}: {why}")))?;

@@ -31,7 +31,6 @@ pub(crate) use tests::{expired, test_acceptor, test_client};
 
 use crate::error::{Error, Result};
 use onetrip_core::NodeId;
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -64,13 +63,13 @@ pub(crate) const EXPIRES_SOON: Duration = Duration::from_secs(90 * 86_400);
 /// What one node needs to dial and to accept.
 pub struct Tls {
     cluster: String,
-    authority: Authority,
+    authority: Arc<Authority>,
     acceptor: TlsAcceptor,
     connector: TlsConnector,
     /// In seconds since 1970: until when peers accept this node's certificate.
     good_until_s: u64,
     /// The authority with its key, if an operator has lent it, and until when.
-    lent: Mutex<Option<(Authority, Instant)>>,
+    lent: Mutex<Option<(Arc<Authority>, Instant)>>,
 }
 
 /// The name in a node's certificate.
@@ -161,7 +160,7 @@ impl Tls {
         client.resumption = Resumption::disabled();
         Ok(Tls {
             cluster: cluster.to_owned(),
-            authority,
+            authority: Arc::new(authority),
             acceptor: TlsAcceptor::from(Arc::new(server)),
             connector: TlsConnector::from(Arc::new(client)),
             good_until_s,
@@ -173,13 +172,16 @@ impl Tls {
         &self.authority
     }
 
-    /// Lends the authority's key to this node until then.  The error says why it is not this authority's key.
-    pub fn lend(&self, key: &str, until: Instant) -> Result<()> {
-        let whole = Authority::from_pem(&self.cluster, self.authority.certificate_pem(), key)?;
+    /// The authority with this key of it.  The error says why it is not this authority's.
+    pub fn with_key(&self, key: &str) -> Result<Authority> {
+        Authority::from_pem(&self.cluster, self.authority.certificate_pem(), key)
+    }
+
+    /// Lends the authority's key to this node until then.
+    pub fn lend(&self, whole: Authority, until: Instant) {
         let mut lent = self.lent.lock().expect("no code that holds this lock panics");
         let until = lent.take().map_or(until, |(_, other)| other.max(until));
-        *lent = Some((whole, until));
-        Ok(())
+        *lent = Some((Arc::new(whole), until));
     }
 
     /// Whatever key was lent before goes on being lent, if it is this authority's.
@@ -189,22 +191,13 @@ impl Tls {
         *self.lent.lock().expect("no code that holds this lock panics") = own;
     }
 
-    /// A certificate for a node that joins; the error says that this node has no key.
-    pub fn issue(&self, node: NodeId, addresses: &[IpAddr]) -> Result<Issued> {
+    /// The authority, if this node has its key or is lent it now.  Whoever has this can issue certificates even if the
+    /// time for which the key is lent is up meanwhile.
+    pub fn issuer(&self) -> Option<Arc<Authority>> {
         let mut lent = self.lent.lock().expect("no code that holds this lock panics");
-        if lent.as_ref().is_some_and(|(_, until)| Instant::now() >= *until) {
-            *lent = None;
-        }
-        match &*lent {
-            Some((whole, _)) => whole.issue_at(node, addresses),
-            None => self.authority.issue_at(node, addresses),
-        }
-    }
-
-    /// Whether this node can issue certificates now.
-    pub fn issues(&self) -> bool {
-        let lent = self.lent.lock().expect("no code that holds this lock panics");
-        self.authority.key_pem().is_some() || lent.as_ref().is_some_and(|(_, until)| Instant::now() < *until)
+        lent.take_if(|(_, until)| Instant::now() >= *until);
+        let own = || self.authority.key_pem().map(|_| self.authority.clone());
+        lent.as_ref().map(|(whole, _)| whole.clone()).or_else(own)
     }
 
     pub fn good_until_s(&self) -> u64 {

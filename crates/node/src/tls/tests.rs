@@ -127,3 +127,22 @@ fn a_node_does_not_start_with_the_certificate_of_another() {
     let why = load(2).unwrap();
     assert!(why.contains("not that of its certificate; make both anew with `onetrip certificate`"), "{why}");
 }
+
+/// Goal: a node that was let in with a key that is lent gets its certificate even if the time is up by then.
+#[test]
+fn who_may_issue_when_a_join_begins_may_at_its_end() {
+    let authority = Authority::new("test").unwrap();
+    let issued = authority.issue(NodeId(1)).unwrap();
+    let without = Authority::without_key("test", authority.certificate_pem()).unwrap();
+    let tls = Tls::new(without, &issued, "test", NodeId(1)).unwrap();
+    let lend = |until| tls.lend(tls.with_key(&authority.key_pem().unwrap()).unwrap(), until);
+    assert!(tls.issuer().is_none());
+    lend(Instant::now());
+    assert!(tls.issuer().is_none(), "the time is up");
+    lend(Instant::now() + Duration::from_secs(3600));
+    let issuer = tls.issuer().unwrap();
+    tls.lent.lock().unwrap().as_mut().unwrap().1 = Instant::now();
+    assert!(tls.issuer().is_none());
+    issuer.issue_at(NodeId(2), &[]).unwrap();
+    tls.with_key(&Authority::new("test").unwrap().key_pem().unwrap()).err().expect("another authority's");
+}

@@ -91,6 +91,13 @@ pub(crate) async fn join_exchange(
     }
 }
 
+fn no_key() -> PeerError {
+    PeerError::refused(
+        "this node does not have the authority's key: ask for a token with `onetrip token --authority DIR` here, or \
+         join through a node that has the key",
+    )
+}
+
 /// What an accepted connection is for.
 enum Greeted {
     Frames(Channel),
@@ -236,12 +243,10 @@ impl Transport {
         self.suits_level(join.speaks)?;
         join.request.check().map_err(PeerError::refused)?;
         // Before anything is changed.
-        if self.tls().is_some_and(|tls| !tls.issues()) {
-            return Err(PeerError::refused(
-                "this node does not have the authority's key: ask for a token with `onetrip token --authority DIR` here, or \
-                 join through a node that has the key",
-            ));
-        }
+        let authority = match self.tls() {
+            Some(tls) => Some((tls.issuer().ok_or_else(no_key)?, tls)),
+            None => None,
+        };
         let JoinRequest { region, address, postgres } = join.request;
         let unlike = postgres.and_then(|facts| self.unlike_any(&region, &facts));
         let (answer, answered) = oneshot::channel();
@@ -254,16 +259,13 @@ impl Transport {
         };
         let checkpoint = tokio::task::spawn_blocking(checkpoint).await.map_err(PeerError::refused)?;
         let address = member.address.parse::<SocketAddr>().ok().map(|address| address.ip());
-        let tls = match self.tls() {
-            Some(tls) => {
-                let authority = tls.authority();
-                Some(JoinTls {
-                    ca_certificate: authority.certificate_pem().to_owned(),
-                    // One that is lent is not handed on.
-                    ca_key: authority.key_pem(),
-                    node: tls.issue(member.id, address.as_slice()).map_err(PeerError::refused)?,
-                })
-            }
+        let tls = match authority {
+            Some((issuer, tls)) => Some(JoinTls {
+                ca_certificate: issuer.certificate_pem().to_owned(),
+                // One that is lent is not handed on.
+                ca_key: tls.authority().key_pem(),
+                node: issuer.issue_at(member.id, address.as_slice()).map_err(PeerError::refused)?,
+            }),
             None => None,
         };
         let (cluster, settings) = (self.cluster.clone(), self.settings.clone());

@@ -35,7 +35,7 @@ pub async fn wait_for<T, F: Future<Output = Result<T>>>(what: &str, mut attempt:
 pub struct Cluster {
     pub nodes: Vec<Option<Node>>,
     pub configs: Vec<NodeConfig>,
-    authority: Authority,
+    pub authority: Authority,
     dir: tempfile::TempDir,
 }
 

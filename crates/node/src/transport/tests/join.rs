@@ -182,3 +182,26 @@ async fn a_member_of_version_12_is_asked_again_in_its_own_words() {
     assert!(why.contains("a token of another cluster"), "{why}");
     assert_eq!(member.await.unwrap(), [Speaks::OWN, Speaks::only(12)]);
 }
+
+/// Goal: what broke off a request to join is said, whatever comes of asking again as an earlier release asks.
+#[tokio::test]
+async fn what_broke_off_a_request_to_join_is_said() {
+    for refusal in [None, Some("another release")] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            for refusal in [None, refusal] {
+                let mut stream = PeerStream::Plain(listener.accept().await.unwrap().0);
+                read_frame(&mut stream, &mut BytesMut::new(), HELLO_BYTES_MAX).await.unwrap();
+                if let Some(why) = refusal {
+                    stream.write_all(&Frame::JoinRefused(why.into()).encode()).await.unwrap();
+                    stream.flush().await.unwrap();
+                }
+            }
+        });
+        let token = JoinToken { secret: [1; 32], authority: None };
+        let request = JoinRequest { region: "r4".into(), address: "host:7100".into(), postgres: None };
+        let why = join::request_join(&address, &token, request).await.err().expect("no answer").to_string();
+        assert!(why.contains("it closed the connection") && why.contains(refusal.unwrap_or_default()), "{why}");
+    }
+}
