@@ -211,6 +211,8 @@ impl Node {
             runtime.spawn(Arc::new(admin).run(operators));
             // It returns when the node is stopped, or was dropped.
             let _ = runtime.block_on(io_stopped);
+            // A resolver that does not answer is not waited for.
+            runtime.shutdown_background();
         })?;
         let core = span::spawn_thread("onetrip-core", move || {
             let run = std::panic::AssertUnwindSafe(|| core.run(&events));

@@ -227,7 +227,9 @@ impl Transport {
                 .for_each(|l| l.hang_up());
         }
         let others = members.members.iter().filter(|m| m.id != self.me);
-        self.relaying().relays.set(&self.region, others.map(|m| (m.id, m.region.clone(), m.voter)));
+        let mut relaying = self.relaying();
+        relaying.relays.set(&self.region, others.map(|m| (m.id, m.region.clone(), m.voter)));
+        relaying.last.retain(|id, _| members.contains(*id));
     }
 
     fn relaying(&self) -> MutexGuard<'_, Relaying> {

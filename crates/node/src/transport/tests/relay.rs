@@ -141,6 +141,12 @@ async fn entries_cross_to_a_region_once() {
         // Without a relay it is three times as much.
         assert!(crossed < entries * 11 / 10, "{crossed} bytes for {entries}, tls {tls}");
         assert!(relayed > entries * 2, "{relayed} bytes were handed on, tls {tls}");
+        let one = group.side(1);
+        assert!(!one.transport.relaying().last.is_empty());
+        let mut members = NodeConfig::load(&one.folder).unwrap().bootstrap_members();
+        members.members.retain(|member| member.id == NodeId(1));
+        one.transport.set_members(&members);
+        assert!(one.transport.relaying().last.is_empty(), "of members that are gone");
     }
 }
 
