@@ -108,12 +108,10 @@ impl World {
             keep(&mut out);
             let persist = out.persist.take();
             let mut is_durable = !node.waits_for_disk();
-            if let Some(persist) = persist.filter(|p| p.must_sync) {
+            if let Some(persist) = persist {
                 let mut disk = self.disks[i].wl();
                 disk.append(&persist.entries).unwrap();
-                if let Some(hs) = persist.hard_state {
-                    disk.set_hardstate(hs);
-                }
+                disk.set_hardstate(persist.hard_state);
                 is_durable = self.slow != Some(i) || !persist.may_wait;
                 if !is_durable {
                     self.unsynced = persist.number;
@@ -267,12 +265,12 @@ fn a_follower_acknowledges_nothing_before_its_disk_has_it() {
     let give = |node: &mut Consensus<MemStorage>, out: &mut Output, append: Message, waits: bool| {
         node.step(Input::Message(append)).unwrap();
         assert!(node.poll(out));
-        let persist = out.persist.take().filter(|p| p.must_sync);
+        let persist = out.persist.take();
         if let Some(persist) = &persist {
             assert_eq!(persist.may_wait, waits, "{persist:?}");
             let mut disk = disk.wl();
             disk.append(&persist.entries).unwrap();
-            persist.hard_state.iter().for_each(|hs| disk.set_hardstate(hs.clone()));
+            disk.set_hardstate(persist.hard_state.clone());
         }
         match waits {
             true => node.written(out),
@@ -576,7 +574,7 @@ fn a_transferee_counts_the_vote_once_its_own_is_durable() {
     node.step(Input::Message(vote)).unwrap();
     assert!(node.poll(&mut out) && out.send_now.is_empty());
     let persist = out.persist.take().unwrap();
-    assert!(persist.must_sync && !persist.may_wait && persist.hard_state.is_some_and(|hs| hs.vote == 2));
+    assert!(!persist.may_wait && persist.hard_state.vote == 2);
     assert_eq!(node.leadership().role, Role::Candidate);
     node.persisted(&mut out);
     assert_eq!(node.leadership().role, Role::Leader);
@@ -691,6 +689,33 @@ fn notices_do_not_count_past_a_change_of_the_configuration() {
     node.persisted(&mut out);
     assert_eq!(out.notice, Some(notice));
     assert_eq!(node.status().raft_commit, LogIndex(2));
+}
+
+/// Goal: who starts again knows what was committed when its last entry was written.  Otherwise it could begin in a
+/// configuration that is several changes old.
+/// Method: the commit index moves alone, which need not be written, and then an entry comes.
+#[test]
+fn an_entry_is_written_with_the_commit_index() {
+    let disk = MemStorage::new_with_conf_state((vec![1, 2, 3], vec![]));
+    let mut node = Consensus::new(config(3, 0), disk.clone(), members().into()).unwrap();
+    let mut out = Output::default();
+    let write = |node: &mut Consensus<MemStorage>, out: &mut Output| {
+        assert!(node.poll(out));
+        if let Some(persist) = out.persist.take() {
+            disk.wl().append(&persist.entries).unwrap();
+            disk.wl().set_hardstate(persist.hard_state);
+        }
+        node.persisted(out);
+    };
+    let commit = || disk.initial_state().unwrap().hard_state.commit;
+    node.step(Input::Message(append_to_3(2, (0, 0), 1..=2))).unwrap();
+    write(&mut node, &mut out);
+    node.step(Input::Notice(NodeId(1), Notice { term: Term(2), index: LogIndex(2) })).unwrap();
+    write(&mut node, &mut out);
+    assert_eq!((node.status().raft_commit, commit()), (LogIndex(2), 0));
+    node.step(Input::Message(append_to_3(2, (2, 2), 3..=3))).unwrap();
+    write(&mut node, &mut out);
+    assert_eq!(commit(), 2);
 }
 
 /// Goal: the checkpoint that replaces this node's state is the one that raft installs.

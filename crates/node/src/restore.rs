@@ -206,7 +206,7 @@ impl Restore<'_> {
         while consensus.poll(&mut out) {
             take(std::mem::take(&mut out.committed))?;
             if let Some(persist) = out.persist.take() {
-                consensus.log_mut().append(&persist.entries, persist.hard_state.as_ref(), true)?;
+                consensus.log_mut().append(&persist.entries, Some(&persist.hard_state), true)?;
             }
             consensus.persisted(&mut out);
             take(std::mem::take(&mut out.committed))?;

@@ -184,6 +184,8 @@ impl Options {
         let is_of_reads =
             matches!(bug, Some(InjectedBug::ForgetReads | InjectedBug::LateReads | InjectedBug::PreparedHoldsNoReads));
         let voters = match rng.one_in(3) {
+            // A cluster that is restored begins so.
+            true if bug.is_none() && mix(seed ^ 28) % 4 == 0 => 1,
             true if mix(seed ^ 13) % 4 == 0 => 7,
             true => 5,
             false => 3,
@@ -193,7 +195,7 @@ impl Options {
         let mut o = Options {
             seed,
             voters,
-            witness: rng.one_in(2),
+            witness: rng.one_in(2) && voters > 1,
             in_region: 1 + u32::from(mix(seed ^ 14) % 4 == 0),
             preferred: rng.between(1, u64::from(voters)) as u32,
             leader_is_auto: mix(seed ^ 11) % 2 == 0,

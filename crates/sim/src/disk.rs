@@ -19,7 +19,7 @@ use onetrip_core::parts::Spans;
 use onetrip_core::replica::Store;
 use onetrip_core::router::Log;
 use onetrip_core::{checkpoint, Conf, LogIndex, NodeId, Term};
-use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
+use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -301,6 +301,18 @@ impl SimLog {
 
     pub fn last_index(&self) -> LogIndex {
         LogIndex(self.written.last())
+    }
+
+    /// The term in which the node is, as a read finds it.
+    pub fn own_term(&self) -> u64 {
+        self.written.hard_state.term
+    }
+
+    /// How many changes of the configuration this log has that a restart would not know to be committed.
+    pub fn changes_in_doubt(&self) -> usize {
+        let Image { entries, hard_state, .. } = &self.written;
+        let in_doubt = entries.iter().rev().take_while(|entry| entry.index > hard_state.commit);
+        in_doubt.filter(|entry| entry.get_entry_type() != EntryType::EntryNormal).count()
     }
 
     pub fn entry(&self, index: LogIndex) -> Option<&Entry> {

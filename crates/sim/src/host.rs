@@ -158,6 +158,29 @@ impl SimHost<'_> {
 }
 
 impl SimHost<'_> {
+    fn write(&mut self, log: &mut SimLog, entries: &[RaftEntry], hard_state: Option<&HardState>) {
+        log.write(entries, hard_state);
+        self.wrote(entries);
+        self.knows(entries);
+        // A leader proposes a change once the one before it is committed.  Whoever has both has to know that, or it
+        // could elect a leader in a configuration that has no voter in common with the one in force.
+        if log.changes_in_doubt() > 1 {
+            let why = format!("node {} has several changes of the configuration in doubt", self.body.id);
+            self.ctx.checker.fail(why);
+        }
+    }
+
+    /// Whoever speaks in a term has it on disk: otherwise it could lead in it twice.
+    fn speaks(&mut self, message: &Message) {
+        let asks_what_if =
+            matches!(message.get_msg_type(), MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse);
+        if message.term > self.body.term_on_disk && !asks_what_if {
+            let (what, term, has) = (message.get_msg_type(), message.term, self.body.term_on_disk);
+            let why = format!("node {} says {what:?} in term {term}, and its disk has term {has}", self.body.id);
+            self.ctx.checker.fail(why);
+        }
+    }
+
     /// Nothing gets into a node's log that its release does not know.
     fn knows(&mut self, entries: &[RaftEntry]) {
         let release = self.body.release;
@@ -192,6 +215,7 @@ impl Host for SimHost<'_> {
     }
 
     fn send(&mut self, message: Message) -> bool {
+        self.speaks(&message);
         let is_full = self.ctx.rng.one_in(5_000);
         if is_full {
             self.ctx.faults.add("queue to a peer full");
@@ -290,9 +314,7 @@ impl Host for SimHost<'_> {
 
     fn append(&mut self, log: &mut SimLog, entries: &[RaftEntry], hard_state: Option<&HardState>) -> Result<()> {
         self.check_room("disk full")?;
-        log.write(entries, hard_state);
-        self.wrote(entries);
-        self.knows(entries);
+        self.write(log, entries, hard_state);
         self.stage(Stage::BeforeWrite)?;
         self.sync(log)
     }
@@ -308,9 +330,7 @@ impl Host for SimHost<'_> {
             return self.append(log, entries, hard_state).map(|()| true);
         }
         self.check_room("disk full")?;
-        log.write(entries, hard_state);
-        self.wrote(entries);
-        self.knows(entries);
+        self.write(log, entries, hard_state);
         self.stage(Stage::BeforeWrite)?;
         // What comes while a sync is under way waits for the next one, together with all else that waits for it.
         let takes = self.sync_takes();
@@ -405,6 +425,7 @@ impl Host for SimHost<'_> {
     }
 
     fn looks(&mut self, consensus: &mut Consensus<SimLog>, tick: u64) {
+        self.body.term_on_disk = consensus.log().own_term();
         if !self.body.snapshots_leave.is_empty() {
             // A member that has got on without its snapshot may need another one.
             let matched: BTreeMap<NodeId, LogIndex> = consensus.status().matched.into_iter().collect();

@@ -152,6 +152,8 @@ pub struct Body {
     pub snapshots_leave: BTreeMap<NodeId, (Micros, Option<LogIndex>)>,
     pub overheard: Overheard,
     pub last_question: u64,
+    /// The term that its disk has.
+    pub term_on_disk: u64,
     /// By how much its own clock goes on in a millisecond of the world, in microseconds.
     pub pace: u64,
 }
@@ -270,6 +272,7 @@ impl Node {
             snapshots_leave: BTreeMap::new(),
             overheard: Overheard::default(),
             last_question: 0,
+            term_on_disk: 0,
             pace: ctx.options.pace(id),
         };
         let mut node = Node { id, replica, body, busy_until: ctx.now };

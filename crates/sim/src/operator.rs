@@ -237,12 +237,14 @@ impl World {
             self.restart_node_later(i);
             return Some(Job::Raise(level::KNOWN));
         }
+        let voters = members.voters().count();
         if let Some(on_the_way) = all.iter().find(|m| m.role.votes() && !m.voter) {
-            return self.begin_anew(on_the_way);
+            // It may vote by now, and the others are to be a majority without it.
+            return if voters > 2 { self.begin_anew(on_the_way) } else { None };
         }
         let is_gone = |id: NodeId| self.machines[id.0 as usize - 1].gone;
         let lost = all.iter().find(|m| m.voter && is_gone(m.id)).map(|m| (m.id, m.role));
-        let (voters, may_join) = (members.voters().count(), members.next_id.0 <= MEMBERS_EVER_MAX);
+        let may_join = members.next_id.0 <= MEMBERS_EVER_MAX;
         let pick = self.ctx.rng.below(8);
         let any = all[self.ctx.rng.below(all.len() as u64) as usize].clone();
         let count = |role| all.iter().filter(|m| m.role == role).count();
@@ -265,7 +267,8 @@ impl World {
             }
             4 if any.role == MemberRole::Replica && self.ctx.rng.one_in(2) => self.begin_anew(&any),
             4 if any.role == MemberRole::Replica || voters > 3 => Some(Job::Remove(any.id)),
-            5 if may_join && any.voter => Some(self.token(any.role, Some(any.id), members)),
+            // An only voter has nobody to hand over to.
+            5 if may_join && any.voter && voters > 1 => Some(self.token(any.role, Some(any.id), members)),
             6 if self.ctx.options.lease_regions != 0 && self.ctx.rng.one_in(2) => {
                 let regions = all.iter().filter(|m| m.role.has_postgres()).map(|m| m.region.clone());
                 let drawn: BTreeSet<RegionId> = regions.filter(|_| self.ctx.rng.one_in(2)).collect();

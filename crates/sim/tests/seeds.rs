@@ -404,7 +404,7 @@ fn what_arrives_is_written_early_and_ends_in_every_way_in_some_seeds() {
         "arrived, and shown already",
         "given up, and to be committed",
     ];
-    for seed in 1..=1_000 {
+    for seed in 1..=2_000 {
         events.merge(&run(Options::draw(seed, None), false).events);
         if wanted.iter().all(|what| events.0.get(what).is_some_and(|n| *n > 10)) {
             println!("all of it after {seed} seeds");

@@ -14,7 +14,8 @@
 //!
 //! Why this order (Raft thesis, 3.8 and 10.2.1; etcd's `raft/doc.go`): a leader may send its entries while it writes
 //! them itself, because its own copy counts only when it is durable.  Everything that a follower or candidate says is a
-//! promise about its disk, so it waits for the disk.
+//! promise about its disk, so it waits for the disk; and so does everything that a leader says in a term that its disk
+//! does not have.
 //!
 //! Invariants:
 //! - `committed` gives each log index once, in order, starting after `Config::applied`, and only indexes that this node
@@ -24,7 +25,8 @@
 //! - The table of members and the Raft configuration are those at the last index handed out (`applied`).  A change of
 //!   the configuration is carried out only when the disk says that it is committed.  Otherwise a node could restart in
 //!   the older configuration without knowing of the change, and elect a leader with voters that are not voters any
-//!   more.
+//!   more.  For the same reason the commit index is written with all entries: if one of them is a change, it says that
+//!   the change before is committed.
 //! - What a change does to the configuration follows from the table and the command, not from what its proposer wrote.
 
 mod backlog;
@@ -120,16 +122,14 @@ pub enum Input {
     HandOver,
 }
 
-/// What must be durable before going on.
+/// What must be durable before going on.  A commit index that moves alone need not be: it is written with what follows.
 #[derive(Debug)]
 pub struct Persist {
     /// In this order: the checkpoint, marked as installed; the log emptied up to it; the rest.
     pub snapshot: Option<Installed>,
     /// Replaces everything from its first index on.
     pub entries: Vec<RaftEntry>,
-    pub hard_state: Option<HardState>,
-    /// False only if nothing but the commit index changed; then it may be written later, or never.
-    pub must_sync: bool,
+    pub hard_state: HardState,
     /// It need not be durable before going on ([`Consensus::written`]): `entries` follow the end of the log, and
     /// nothing is promised.
     pub may_wait: bool,
@@ -417,24 +417,22 @@ impl<S: Storage> Consensus<S> {
         self.hand_out(false, &mut out.committed);
         let entries = ready.take_entries();
         self.notices.appends(&entries);
-        let (mut hard_state, mut must_sync) = (ready.hs().cloned(), ready.must_sync());
+        let (hard_state, mut must_sync) = (self.raft.hard_state(), ready.must_sync());
         let last = self.raft.store().last_index().ok();
         let mut may_wait = snapshot.is_none() && entries.first().is_some_and(|first| last == Some(first.index - 1));
         // A change of the configuration waits until the disk says that it is committed.  (What a holder of a lease may
         // lack waits, too, but not for the disk.)
         let waits_for_disk = |entry: &RaftEntry| entry.get_entry_type() != EntryType::EntryNormal;
         if self.waiting.front().is_some_and(|front| waits_for_disk(front) && front.index > self.commit_durable) {
-            hard_state = Some(self.raft.hard_state());
             (must_sync, may_wait) = (true, false);
         }
-        if let Some(hard_state) = &hard_state {
-            may_wait &= promises(hard_state) == self.promised;
-            self.promised = promises(hard_state);
+        if promises(&hard_state) != self.promised {
+            (self.promised, may_wait) = (promises(&hard_state), false);
+            // An only voter stands for election, wins and speaks as the leader at once.
+            out.send_after.append(&mut out.send_now);
         }
-        self.commit_written = hard_state.as_ref().filter(|_| must_sync).map_or(0, |hs| hs.commit);
-        if !entries.is_empty() || hard_state.is_some() || snapshot.is_some() {
-            out.persist = Some(Persist { snapshot, entries, hard_state, must_sync, may_wait, number });
-        }
+        self.commit_written = if must_sync { hard_state.commit } else { 0 };
+        out.persist = must_sync.then_some(Persist { snapshot, entries, hard_state, may_wait, number });
         self.ready = Some(ready);
         true
     }

@@ -80,19 +80,18 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         persist: Option<Persist>,
         host: &mut H,
     ) -> Result<bool, H::Error> {
-        // If only the commit index moved, the next write takes it along.
-        let Some(persist) = persist.filter(|p| p.must_sync) else { return Ok(!self.consensus.waits_for_disk()) };
+        let Some(persist) = persist else { return Ok(!self.consensus.waits_for_disk()) };
         let store = self.consensus.log_mut();
         if let Some(Installed { index, term, data }) = persist.snapshot {
             host.install_checkpoint(store, (index, term), &data)?;
             host.stage(Stage::CheckpointInstalled)?;
-            host.restart_log(store, (index, term), persist.hard_state.as_ref())?;
+            host.restart_log(store, (index, term), Some(&persist.hard_state))?;
             host.stage(Stage::LogRestarted)?;
             store.mark_log_in_order()?;
             host.stage(Stage::CheckpointSettled)?;
             self.checkpoint = index;
         }
-        let (entries, hard_state) = (&persist.entries, persist.hard_state.as_ref());
+        let (entries, hard_state) = (&persist.entries, Some(&persist.hard_state));
         let is_durable = match persist.may_wait {
             true => host.begin_append(store, entries, hard_state, persist.number)?,
             false => host.append(store, entries, hard_state).map(|()| true)?,

@@ -326,7 +326,7 @@ proptest! {
                 // It is told that it has acknowledged more than it has, or the log says that it is not a member any
                 // more.
                 Err(End::Removed | End::Error(Error::LostLog { .. })) => break,
-                Err(End::Error(why)) => return Err(TestCaseError::fail(why.to_string())),
+                Err(why) => return Err(TestCaseError::fail(format!("{why:?}"))),
             }
         }
         prop_assert!(victim.node.replica.consensus.log().last_index() <= LogIndex::MAX);

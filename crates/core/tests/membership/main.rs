@@ -472,6 +472,31 @@ fn a_replacement_survives_crashes_at_every_step() {
     }
 }
 
+/// Goal: the only voter, which needs no votes of others, leads once in a term.
+/// Method: it starts again, is elected, and dies before it has written that; whatever it has said arrives.
+#[test]
+fn an_only_voter_says_nothing_in_a_term_that_its_disk_lacks() {
+    let mut w = World::of(vec![voter(1, MemberRole::Voter)]);
+    w.has_leader();
+    let replica = w.join(1, MemberRole::Replica, None);
+    w.commit(replica);
+    w.crash(1);
+    w.restart(1);
+    for _ in 0..100 {
+        w.work(1);
+        w.nodes.get_mut(&1).unwrap().tick().unwrap();
+        if w.nodes[&1].role() == Role::Leader {
+            break;
+        }
+    }
+    w.nodes.get_mut(&1).unwrap().host.dies_before_write = true;
+    w.propose(1, Bytes::from_static(b"what the first life as leader has proposed"));
+    assert!(!w.nodes.contains_key(&1));
+    w.restart(1);
+    w.commit(1);
+    w.settle();
+}
+
 /// Goal: nobody elects a leader in a configuration that is over.  Method: nodes 1 and 2 leave one after the other.
 /// Their disks have all of it, except what need not be synced.  Then they start again without the others.
 #[test]

@@ -174,6 +174,7 @@ impl Outbox for Nobody {
 pub enum End {
     /// The node is not a member any more.
     Removed,
+    Crashed,
     Error(Error),
 }
 
@@ -211,7 +212,10 @@ pub struct TestHost {
     snapshots: u32,
     pub election_ticks: usize,
     leads: bool,
+    /// It dies before it writes the next time.
+    pub dies_before_write: bool,
     has_written: bool,
+    durable_term: u64,
     durable_commit: u64,
 }
 
@@ -227,12 +231,17 @@ impl Host for TestHost {
         match stage {
             Stage::Persisted => self.has_written = true,
             Stage::RoundDone => self.has_written = false,
+            Stage::BeforeWrite if self.dies_before_write => return Err(End::Crashed),
             _ => {}
         }
         Ok(())
     }
     fn send(&mut self, message: Message) -> bool {
         assert!(self.leads || self.has_written, "only a leader may speak before its disk");
+        // What a member would say in a later term is no promise.
+        let is_promise = message.get_msg_type() != MessageType::MsgRequestPreVoteResponse;
+        let lacks_term = message.term > self.durable_term && is_promise && !self.has_written;
+        assert!(!lacks_term, "its disk has term {}: {message:?}", self.durable_term);
         self.said.push(message);
         true
     }
@@ -280,7 +289,7 @@ impl Host for TestHost {
     }
     fn append(&mut self, disk: &mut Disk, entries: &[RaftEntry], hs: Option<&HardState>) -> Result<(), End> {
         disk.append(entries, hs)?;
-        self.durable_commit = disk.hard_state.commit;
+        (self.durable_term, self.durable_commit) = (disk.hard_state.term, disk.hard_state.commit);
         Ok(())
     }
     fn install_checkpoint(&mut self, disk: &mut Disk, at: (LogIndex, Term), raw: &Bytes) -> Result<(), End> {
@@ -361,7 +370,8 @@ impl Node {
             first_question: 0,
             still_after: Duration::from_secs(5),
         };
-        let mut host = TestHost { durable_commit: disk.hard_state.commit, ..TestHost::default() };
+        let HardState { term: durable_term, commit: durable_commit, .. } = disk.hard_state;
+        let mut host = TestHost { durable_term, durable_commit, ..TestHost::default() };
         let promised = disk.promised;
         let mut replica = Replica::new(settings, config, state, disk, &[], promised).unwrap();
         replica.start(false, &mut host).unwrap();
@@ -554,7 +564,7 @@ impl World {
         }
         match ended {
             Ok(()) => {}
-            Err(End::Removed) => self.crash(id),
+            Err(End::Removed | End::Crashed) => self.crash(id),
             Err(End::Error(why)) => panic!("node {id}: {why}"),
         }
     }
