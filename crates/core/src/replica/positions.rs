@@ -58,11 +58,12 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 
     /// A member reports how far it is.
     pub fn report<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, report: Report, host: &mut H) {
-        let heard = host.now();
-        if self.members.contains(peer) {
-            let round_trips = report.round_trips.into_iter().collect();
-            self.ways.insert(peer, Ways { round_trips, heard });
+        // One that was under way when its sender was removed would stay for ever.
+        if !self.members.contains(peer) {
+            return;
         }
+        let (heard, round_trips) = (host.now(), report.round_trips.into_iter().collect());
+        self.ways.insert(peer, Ways { round_trips, heard });
         let Some((applied, durable)) = report.shown else {
             return self.step(Input::Position(peer, None), host);
         };

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use onetrip_core::certifier::{Limits, Outcome, Verdict};
 use onetrip_core::consensus::{Input, Message, Role};
 use onetrip_core::members::Change;
-use onetrip_core::replica::{Host, NotDone, RequestId};
+use onetrip_core::replica::{Host, NotDone, Report, RequestId};
 use onetrip_core::{
     checkpoint, Checkpoint, Entry, EntryId, LogIndex, MemberRole, NodeId, PreferredLeader, Term, TxnId,
 };
@@ -222,6 +222,21 @@ fn what_comes_late_from_a_removed_member_commits_nothing_anywhere() {
         assert!(matches!(outcome(3), Outcome::Decided { verdict: Verdict::Cancelled, .. }));
         assert_eq!(node.replica.certifier.running_incarnation(NodeId(3)), 0);
     }
+}
+
+/// Goal: what was under way from a member as it was removed is not kept for ever.
+#[test]
+fn a_late_report_of_a_removed_member_is_passed_over() {
+    let mut w = World::new();
+    w.has_leader();
+    w.ticks(50);
+    w.change(1, Change::Remove(NodeId(3)));
+    let node = w.nodes.get_mut(&1).unwrap();
+    for peer in [2, 3].map(NodeId) {
+        let report = Report { shown: Some((LogIndex(1), LogIndex(1))), ..Report::default() };
+        node.replica.report(peer, report, &mut node.host);
+    }
+    assert_eq!(node.replica.positions().map(|(id, _)| id).collect::<Vec<_>>(), [NodeId(2)]);
 }
 
 #[test]

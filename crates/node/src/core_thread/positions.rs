@@ -32,6 +32,9 @@ impl CoreThread {
     }
 
     pub(super) fn report_of(&mut self, peer: NodeId, report: Report, decided: &Told) {
+        if !self.replica.members().contains(peer) {
+            return;
+        }
         self.host.lag.learn(decided, Instant::now());
         if let Some((applied, durable)) = report.shown {
             self.positions.insert(peer, self.position(applied, durable));
