@@ -215,12 +215,15 @@ impl Node {
             runtime.shutdown_background();
         })?;
         let core = span::spawn_thread("onetrip-core", move || {
+            let mut core = core;
             let run = std::panic::AssertUnwindSafe(|| core.run(&events));
             let result = std::panic::catch_unwind(run).unwrap_or_else(|panic| {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-                Err(Error::Internal(format!("an invariant is broken: {text}")))
+                let broken = || Error::Internal(format!("an invariant is broken: {text}"));
+                Err(core.take_damage().unwrap_or_else(broken))
             });
+            drop(core);
             // Nobody listening means that the node was dropped.
             let _ = tell_end.send(result);
         })?;

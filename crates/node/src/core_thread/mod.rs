@@ -196,8 +196,13 @@ impl CoreThread {
         Ok(core)
     }
 
+    /// An entry of the log that Raft could not read, if nobody has heard of it: after a panic, that may be why.
+    pub fn take_damage(&mut self) -> Option<Error> {
+        self.replica.consensus.log_mut().take_damage()
+    }
+
     /// The thread's body.  `Ok`: it was asked to stop, and all is on disk.
-    pub fn run(mut self, events: &Events) -> Result<()> {
+    pub fn run(&mut self, events: &Events) -> Result<()> {
         let result = self.work(events).and_then(|()| self.end(events));
         if let Err(Error::Removed(_)) = &result {
             self.replica.has_left();
@@ -321,6 +326,9 @@ impl CoreThread {
             self.replica.synced(number, &mut self.host)?;
         }
         self.replica.advance(&mut self.host)?;
+        if let Some(damage) = self.take_damage() {
+            return Err(damage);
+        }
         if let Some(archive) = &mut self.host.archive {
             archive.decided(self.replica.certifier.decided());
             archive.pump(self.replica.consensus.log())?;

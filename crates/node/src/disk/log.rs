@@ -76,7 +76,8 @@ pub struct RaftLog {
     segment_bytes: u64,
     spare: Spare,
     spans: Spans,
-    /// An entry could not be read.  Raft was told, and sends a snapshot instead, so nobody else would hear of it.
+    /// An entry could not be read ([`RaftLog::take_damage`]).  Raft was told that it cannot be read yet; if it cannot
+    /// wait for it, it panics.
     unreadable: RefCell<Option<Error>>,
     /// `Some`: the log is only read, and what follows this entry is not looked at.
     read_to: Option<LogIndex>,
@@ -177,6 +178,11 @@ impl RaftLog {
     pub fn sync_beside(&mut self, tell: impl Fn() + Send + 'static) -> Result<()> {
         self.syncer = Some(Syncer::start(tell)?);
         Ok(())
+    }
+
+    /// An error of a read by Raft, which has not been returned yet.  The node must not go on.
+    pub fn take_damage(&mut self) -> Option<Error> {
+        self.unreadable.take()
     }
 
     /// What was written up to this number by [`RaftLog::begin_append`] is durable, if that is news.
@@ -415,7 +421,7 @@ impl RaftLog {
     /// Appends entries, which replace those from the first one's index on.  With `sync`, everything appended so far is
     /// durable on return.  An error of a read since the last call is returned here.
     pub fn append(&mut self, entries: &[RaftEntry], hard_state: Option<&HardState>, sync: bool) -> Result<()> {
-        if let Some(damage) = self.unreadable.take() {
+        if let Some(damage) = self.take_damage() {
             return Err(damage);
         }
         let bytes = record_bytes(hard_state, entries);

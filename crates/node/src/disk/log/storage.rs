@@ -101,7 +101,7 @@ impl Storage for RaftLog {
             return Err(raft::Error::Store(StorageError::Compacted));
         }
         assert!(high <= self.last() + 1, "entries up to {high} asked for, the log ends at {}", self.last());
-        let max_size = max_size.into().unwrap_or(u64::MAX);
+        let (max_size, can_wait) = (max_size.into().unwrap_or(u64::MAX), context.can_async());
         let mut size = 0;
         // The first entry always fits.
         let fits = |index: &u64| {
@@ -123,7 +123,11 @@ impl Storage for RaftLog {
         read.map_err(|e| {
             let why = e.to_string();
             self.unreadable.borrow_mut().get_or_insert(e);
-            raft::Error::Store(StorageError::Other(why.into()))
+            // raft-rs panics at any other error.
+            raft::Error::Store(match can_wait {
+                true => StorageError::LogTemporarilyUnavailable,
+                false => StorageError::Other(why.into()),
+            })
         })
     }
 
