@@ -54,7 +54,7 @@ rehearse_say_what_came(void)
 	answers = true;
 	ereport(ERROR,
 			(errcode(OT_ERR_CAME_TO),
-			 errmsg_internal(OT_CATALOG_DIGEST_FORMAT, digest.sums[0], digest.sums[1])));
+			 errmsg_internal("%s", ot_catalog_digest_text(&digest))));
 }
 
 /*

@@ -316,9 +316,7 @@ void
 ot_compare_elsewhere(OtTxnId txn)
 {
 	OtRehearsed answer;
-	char		digest[OT_CATALOG_DIGEST_LENGTH + 1];
 
-	snprintf(digest, sizeof(digest), OT_CATALOG_DIGEST_FORMAT, came_to_here.sums[0], came_to_here.sums[1]);
 	if (!rehearse_await_what_comes(txn, &answer))
 	{
 		ot_ddl_share_lost();
@@ -330,7 +328,7 @@ ot_compare_elsewhere(OtTxnId txn)
 				 answer.untried && answer.untried[0] != '\0' ? errdetail("%s.", answer.untried) : 0,
 				 errhint("Nothing was committed. Retry the transaction: it will wait for the DDL of other sessions.")));
 	}
-	if (strcmp(answer.message, digest) != 0)
+	if (strcmp(answer.message, ot_catalog_digest_text(&came_to_here)) != 0)
 	{
 		ot_ddl_share_lost();
 		ereport(ERROR,

@@ -578,3 +578,10 @@ ot_catalog_digest(OtCatalogDigest *digest)
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 }
+
+char *
+ot_catalog_digest_text(const OtCatalogDigest *digest)
+{
+	return psprintf("%08x%08x%08x%08x", (uint32) (digest->sums[0] >> 32), (uint32) digest->sums[0],
+					(uint32) (digest->sums[1] >> 32), (uint32) digest->sums[1]);
+}

@@ -33,14 +33,14 @@ typedef struct OtCatalogDigest
 	uint64		sums[2];
 } OtCatalogDigest;
 
-/* How one is written; and the byte in front of statements that asks for one. */
-#define OT_CATALOG_DIGEST_FORMAT "%016" INT64_MODIFIER "x%016" INT64_MODIFIER "x"
+/* How long it is as text; and the byte in front of statements that asks for one. */
 #define OT_CATALOG_DIGEST_LENGTH 32
 #define OT_COMPARE 0xC0
 /* The answer of a region that is busy with entries, if there are no statements. */
 #define OT_COMPARE_BUSY "busy"
 
 extern void ot_catalog_digest(OtCatalogDigest *digest);
+extern char *ot_catalog_digest_text(const OtCatalogDigest *digest);
 
 /* ddl_share.c */
 /* What commit, a wing above, does for DDL. */
