@@ -130,19 +130,13 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     if let [node] = &nodes[..] {
         place::warn_if_only_here(node.listen, "`host` in the topology");
     }
+    check_new(&nodes, &Unfinished::regions(&data))?;
     prepare_folder(&data, &args.user)?;
     // As the caller, who may be the only one to read it.
     let authority = authority(args, &nodes)?;
     become_user(&args.user, &data)?;
     let mut unfinished = Unfinished::take(&data)?;
-    for node in &nodes {
-        if node.data_dir.join(FILE_NAME).exists() {
-            bail!("{} contains a node already; nothing was changed", node.data_dir.display());
-        }
-        if node.data_dir.exists() {
-            bail!("{} exists already; nothing was changed", node.data_dir.display());
-        }
-    }
+    check_new(&nodes, &[])?;
     let cluster = nodes.first().map_or("", |node| node.cluster.as_str());
     let let_in = LetIn {
         trust: args.auth.map_or(args.lab.asked(), |auth| auth == Auth::Trust),
@@ -163,6 +157,20 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     }
     say!("{}", how_to_connect(&nodes, &let_in));
     Ok(ExitCode::SUCCESS)
+}
+
+/// `unfinished`: the regions whose folders are going to be removed.
+fn check_new(nodes: &[NodeConfig], unfinished: &[String]) -> Result<()> {
+    for node in nodes.iter().filter(|node| !unfinished.contains(&node.region.to_string())) {
+        let folder = node.data_dir.display();
+        if node.data_dir.join(FILE_NAME).exists() {
+            bail!("{folder} contains a node already; nothing was changed");
+        }
+        if node.data_dir.exists() {
+            bail!("{folder} exists already; nothing was changed");
+        }
+    }
+    Ok(())
 }
 
 fn password(file: &Path) -> Result<String> {

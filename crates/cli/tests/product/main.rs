@@ -566,8 +566,10 @@ fn an_interrupted_init_is_not_in_the_way_of_the_next() -> Result<()> {
     left.sort_unstable();
     assert_eq!(left, REGIONS);
     // What is complete is never touched.
-    let again = init().output()?;
+    let ca = data.with_file_name("authority-of-nobody");
+    let again = init().arg("--ca").arg(&ca).output()?;
     ensure!(!again.status.success() && told(&again).contains("nothing was changed"), "{}", told(&again));
+    ensure!(!ca.exists(), "an authority was made for nobody");
     ensure!(REGIONS.iter().all(|name| data.join(name).join("node.toml").is_file()));
     Ok(())
 }
