@@ -246,7 +246,9 @@ rails_tests=(adapters/postgresql/ migration/ associations/has_and_belongs_to_man
     transaction_isolation transactions types view)
 # The libraries are Debian's.
 rails_prepare() {
-    [ "$(cat "$rails/version" 2>/dev/null)" != "$(dpkg-query -W -f '${source:Version}' ruby-activerecord)" ] || return 0
+    local wanted
+    wanted=$(dpkg-query -W -f '${source:Version}' ruby-activerecord)
+    [ "$(cat "$rails/version" 2>/dev/null)" != "$wanted" ] || return 0
     say "fetching the source package of Rails"
     fetch_source ruby-activerecord "$packages/fetched"
     rm -rf "$rails"
