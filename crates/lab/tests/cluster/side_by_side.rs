@@ -87,10 +87,9 @@ async fn every_statement(lab: &Lab) {
         "alter table worked alter column e set default clock_timestamp()",
         "alter table worked alter column b set default 'x', alter column c drop not null, alter column a set (n_distinct = 9)",
         "alter table worked add constraint positive check (a > 0) not valid",
-        "alter table worked validate constraint positive",
         "alter table worked add foreign key (a) references worked (id)",
         "alter table worked drop column d, drop constraint positive",
-        "alter table worked enable row level security, set (fillfactor = 70), cluster on worked_pkey",
+        "alter table worked enable row level security, set (fillfactor = 70)",
         "alter index by_b set (fillfactor = 80)",
         "alter table worked alter column b set statistics 200, alter column b set storage external",
         "alter table worked rename column e to f",
@@ -241,7 +240,8 @@ async fn run_again(lab: &Lab) {
 /// Statements that change what others compute wait, as ever, and others wait for them.
 async fn those_that_wait(lab: &Lab) {
     let (one, other) = two(lab).await;
-    one.must("create table waits (i int); create table first_one (i int, s int generated always as identity)").await;
+    one.must("create table waits (i int); create table first_one (i int, s int generated always as identity); create index by_s on first_one (s);
+              alter table first_one add constraint positive check (i > 0) not valid").await;
     one.must("begin; alter table waits add column x int").await;
     other.must("set lock_timeout = '200ms'").await;
     for statement in [
@@ -259,6 +259,9 @@ async fn those_that_wait(lab: &Lab) {
         "create index on first_one (s) where i > 1",
         "alter table first_one add column r text default 'first_one'::regclass",
         "alter table first_one set (toast.autovacuum_enabled = off)",
+        "alter table first_one validate constraint positive",
+        "alter table first_one cluster on by_s",
+        "alter table first_one set unlogged",
         "create sequence waits_sequence",
         "create materialized view waits_view as select 1 as x",
         "create extension hstore",
