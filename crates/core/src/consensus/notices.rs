@@ -5,7 +5,7 @@
 //!   leader     append ──┬──> sync ──> "I have it up to i" ──┬──> every other member
 //!   follower            └──> sync ──> "I match up to i"   ──┘
 //! ```
-//! After its sync a member tells all others up to which index of the current term it has the leader's log.  Each of
+//! After its sync a member tells the others up to which index of the current term it has the leader's log.  Each of
 //! them takes the quorum index of what it has heard and commits up to there.  It is Raft's own rule (thesis, 3.6.2),
 //! applied by an observer other than the leader; `docs/decisions/2026-11-23-persisted-notices.md` has the argument.
 //!
@@ -120,6 +120,15 @@ impl<S: Storage> Consensus<S> {
     pub fn last_notice(&self) -> Option<Notice> {
         let Notices { term, told, .. } = self.notices;
         (term == self.raft.term() && told > LogIndex::ZERO).then_some(Notice { term, index: told })
+    }
+
+    /// Whether `member` learns what is committed from its own disk and `leader`'s notices as soon as anybody else could
+    /// tell it: the two are a majority, and the append, which came before, told it of the entry.
+    pub fn leader_says_enough(&self, leader: NodeId, member: NodeId) -> bool {
+        let are_majority =
+            |voters: &Vec<NodeId>| voters.len() <= 3 && voters.contains(&leader) && voters.contains(&member);
+        let Conf { voters, outgoing, .. } = &self.conf;
+        are_majority(voters) && (outgoing.is_empty() || are_majority(outgoing)) && self.members.lease_regions.is_empty()
     }
 
     /// To be called when `sent`, the messages that waited for the disk, may leave.  Returns the notice to send, if

@@ -148,6 +148,8 @@ pub struct Replica<S: Store, O> {
     /// The table has changed since the requests were last worked on.
     members_changed: bool,
     leadership: Option<Leadership>,
+    /// Somebody has not been told of this node's last notice ([`Replica::tell`]).
+    owes_notice: bool,
     tick: u64,
     /// Messages for which the peer's queue was full; Raft is told at the next opportunity.
     not_sent: Vec<(NodeId, MessageType)>,
@@ -215,6 +217,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             row_locks: RowLocks::default(),
             members_changed: false,
             leadership: None,
+            owes_notice: false,
             tick: 0,
             not_sent: Vec::new(),
             out: Output::default(),
@@ -382,6 +385,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             return Ok(());
         }
         self.tick += 1;
+        self.tell_the_others(host);
         self.work_leases(host)?;
         if self.tick % NEAR_TICKS == 0 {
             self.consensus.set_near(self.consensus.log().index_leaving(self.settings.near_bytes));
@@ -494,13 +498,35 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         Ok(())
     }
 
-    /// Tells everyone but the leader, which learns it from a follower's answers anyway.
+    /// Tells everyone but the leader, which learns it from a follower's answers anyway, and those to whom the leader
+    /// says enough.
     fn tell<H: Host<Store = S, Outbox = O>>(&mut self, notice: Notice, host: &mut H) -> Result<(), H::Error> {
         let leader = self.consensus.leadership().leader;
-        let others = self.members.members.iter().map(|m| m.id).filter(|id| *id != self.id && Some(*id) != leader);
+        let mut others = self.others_but(leader);
+        let all = others.len();
+        let says_enough = |leader, id| leader != self.id && self.consensus.leader_says_enough(leader, id);
+        others.retain(|id| !leader.is_some_and(|leader| says_enough(leader, *id)));
+        self.owes_notice |= others.len() < all;
         host.stage(Stage::BeforeSend)?;
-        host.send_notice(&others.collect::<Vec<_>>(), notice);
+        host.send_notice(&others, notice);
         Ok(())
+    }
+
+    /// Tells the others too, if the leader has not said yet that its own disk has as much: it may be slow, or gone.
+    fn tell_the_others<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        if !std::mem::take(&mut self.owes_notice) {
+            return;
+        }
+        let leader = self.consensus.leadership().leader;
+        let is_said = |notice: &Notice| leader.is_some_and(|id| self.consensus.said_to_have(id) >= notice.index);
+        if let Some(notice) = self.consensus.last_notice().filter(|notice| !is_said(notice)) {
+            host.send_notice(&self.others_but(leader), notice);
+        }
+    }
+
+    fn others_but(&self, leader: Option<NodeId>) -> Vec<NodeId> {
+        let others = self.members.members.iter().map(|m| m.id).filter(|id| *id != self.id && Some(*id) != leader);
+        others.collect()
     }
 
     /// Decides committed entries, and passes on what follows from them.

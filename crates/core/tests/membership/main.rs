@@ -4,6 +4,7 @@ mod arriving;
 mod everywhere;
 mod leases;
 mod liar;
+mod notices;
 mod reads;
 mod row_locks;
 mod world;

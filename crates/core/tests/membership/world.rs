@@ -443,6 +443,8 @@ pub struct World {
     /// How many Raft snapshots are lost on the way before one arrives.
     pub lose_snapshots: u32,
     pub snapshots: u32,
+    /// Who has told whom what its disk has.
+    pub told: BTreeSet<(u32, u32)>,
     /// The log, as the first node that handed it out saw it.
     log: BTreeMap<u64, (u64, Bytes)>,
     txns: u64,
@@ -488,6 +490,7 @@ impl World {
             shown: BTreeMap::new(),
             lose_snapshots: 0,
             snapshots: 0,
+            told: BTreeSet::new(),
             log: BTreeMap::new(),
             txns: 0,
         };
@@ -538,6 +541,7 @@ impl World {
         }
         self.snapshots += std::mem::take(&mut host.snapshots);
         self.wire.extend(host.said.drain(..).map(Sent::Message));
+        self.told.extend(host.notices.iter().map(|(to, _)| (id, to.0)));
         self.wire.extend(host.notices.drain(..).map(|(to, notice)| Sent::Notice(NodeId(id), to, notice)));
         for (to, question) in host.lease_questions.drain(..) {
             self.wire.extend(to.into_iter().map(|to| Sent::LeaseQuestion(NodeId(id), to, question)));
