@@ -25,7 +25,17 @@
 /* Where the rows of a table are (row_places.c). */
 typedef struct OtRowPlaces OtRowPlaces;
 
+/* The key of a row, and where the transaction has put the row. */
+#define OT_RECENT_KEY_MAX 64
+typedef struct OtRecentRow
+{
+	uint32		size;			/* of the key; 0: there is none */
+	char		key[OT_RECENT_KEY_MAX];
+	ItemPointerData place;
+} OtRecentRow;
+
 /* Finds rows of one table (find_row.c). */
+#define OT_RECENT_ROWS 4
 typedef struct OtRowFinder
 {
 	Relation	rel;
@@ -45,6 +55,9 @@ typedef struct OtRowFinder
 	bool	   *nulls;
 	Datum	   *stored;			/* the same, in the form that they had there */
 	OtRowRead	row;
+	OtRecentRow to_find;
+	OtRecentRow recent[OT_RECENT_ROWS];
+	int			oldest;			/* of `recent` */
 } OtRowFinder;
 
 /* apply.c */

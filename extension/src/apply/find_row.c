@@ -10,6 +10,10 @@
  * changes rows in the order in which they are stored.  If it does not, the places
  * of all rows are noted (row_places.c).
  *
+ * Each version of a row that a transaction has changed stays in the index until
+ * the transaction ends, and a search goes through all of them.  So the places of
+ * the last few rows with an identity are noted.
+ *
  * The search uses a dirty snapshot, so it also sees rows that are being
  * written.  If an undecided local transaction has the row, that transaction is
  * evicted, and the worker waits for its end.
@@ -104,6 +108,96 @@ ot_row_finder_close(OtRowFinder *finder)
 	memset(finder, 0, sizeof(*finder));
 }
 
+/* ---- the rows that were written last ---- */
+
+/* Spells the key that is searched for, unless it is long. */
+static void
+find_row_spell_key(OtRowFinder *finder)
+{
+	OtRecentRow *row = &finder->to_find;
+
+	row->size = 0;
+	for (int i = 0; i < finder->nkeys; i++)
+	{
+		AttrNumber	column = finder->index->rd_index->indkey.values[i] - 1;
+		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(finder->rel), column);
+		Datum		value = finder->keys[i].sk_argument;
+		const void *bytes = att->attbyval ? (const void *) &value : DatumGetPointer(value);
+		uint32		size = att->attbyval ? sizeof(Datum) : att->attlen;
+
+		if (att->attlen == -1)
+		{
+			bytes = VARDATA_ANY(DatumGetPointer(value));
+			size = VARSIZE_ANY_EXHDR(DatumGetPointer(value));
+		}
+		else if (att->attlen == -2)
+			size = strlen(DatumGetCString(value));
+		if (row->size + sizeof(size) + size > OT_RECENT_KEY_MAX)
+		{
+			row->size = 0;
+			return;
+		}
+		memcpy(row->key + row->size, &size, sizeof(size));
+		memcpy(row->key + row->size + sizeof(size), bytes, size);
+		row->size += sizeof(size) + size;
+	}
+}
+
+static OtRecentRow *
+find_row_recent(OtRowFinder *finder)
+{
+	const OtRecentRow *wanted = &finder->to_find;
+
+	for (int i = 0; i < OT_RECENT_ROWS; i++)
+	{
+		OtRecentRow *row = &finder->recent[i];
+
+		if (row->size == wanted->size && memcmp(row->key, wanted->key, row->size) == 0)
+			return row;
+	}
+	return NULL;
+}
+
+static void
+find_row_note_recent(OtRowFinder *finder, ItemPointer place)
+{
+	OtRecentRow *row = find_row_recent(finder);
+
+	if (row == NULL)
+	{
+		row = &finder->recent[finder->oldest];
+		finder->oldest = (finder->oldest + 1) % OT_RECENT_ROWS;
+	}
+	*row = finder->to_find;
+	row->place = *place;
+	finder->to_find.size = 0;
+}
+
+/* Is the row still where this transaction has put it? */
+static bool
+find_row_at_recent_place(OtRowFinder *finder, TupleTableSlot *slot)
+{
+	OtRecentRow *row = finder->to_find.size > 0 ? find_row_recent(finder) : NULL;
+
+	if (likely(row == NULL))
+		return false;
+	if (!table_tuple_fetch_row_version(finder->rel, &row->place, (Snapshot) &finder->dirty, slot) ||
+		TransactionIdIsValid(finder->dirty.xmin) || TransactionIdIsValid(finder->dirty.xmax))
+		return false;
+	/* its key may have changed */
+	for (int i = 0; i < finder->nkeys; i++)
+	{
+		ScanKey		key = &finder->keys[i];
+		bool		null;
+		Datum		value = slot_getattr(slot, finder->index->rd_index->indkey.values[i], &null);
+
+		if (null || !DatumGetBool(FunctionCall2Coll(&key->sk_func, key->sk_collation, value,
+													key->sk_argument)))
+			return false;
+	}
+	return true;
+}
+
 /* Reads the identity of the row that is to be found next. */
 void
 ot_row_finder_read(OtRowFinder *finder, OtReader *r)
@@ -139,6 +233,8 @@ ot_row_finder_read(OtRowFinder *finder, OtReader *r)
 			key->sk_argument = finder->info->columns[column].is_varlena ?
 				PointerGetDatum(PG_DETOAST_DATUM(finder->values[column])) : finder->values[column];
 	}
+	if (!finder->whole_row)
+		find_row_spell_key(finder);
 }
 
 /*
@@ -256,6 +352,8 @@ find_row_short_hash(OtRowFinder *finder, const Datum *values, const bool *nulls)
 void
 ot_row_finder_written(OtRowFinder *finder, TupleTableSlot *row)
 {
+	if (finder->to_find.size > 0)
+		find_row_note_recent(finder, &row->tts_tid);
 	if (likely(finder->places == NULL))
 		return;
 	slot_getallattrs(row);
@@ -349,6 +447,8 @@ find_row_by_contents(OtRowFinder *finder, TupleTableSlot *slot)
 static bool
 find_row_by_identity(OtRowFinder *finder, TupleTableSlot *slot)
 {
+	if (find_row_at_recent_place(finder, slot))
+		return true;
 	for (;;)
 	{
 		TransactionId writer;

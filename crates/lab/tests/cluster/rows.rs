@@ -5,9 +5,9 @@ use crate::lab::{number, psql, start, subjects, text, until, Lab, SOON};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_written_in_any_region_are_read_in_all() {
     let lab = start("rows", "rows of every kind, written in each region, are the same in all").await;
-    subjects!(lab, 11;
+    subjects!(lab, 12;
         first_tables, every_way_to_write, every_kind_of_value, long_values, partitions, triggers_and_cascades,
-        savepoints, clients_of_other_encodings, reading_sends_nothing
+        savepoints, clients_of_other_encodings, reading_sends_nothing, a_row_that_changes_many_times
     );
 }
 
@@ -228,4 +228,41 @@ async fn reading_sends_nothing(lab: &Lab) {
     assert_eq!(number(&b, "select proposals from onetrip.status").await.unwrap(), before);
     b.must("insert into read_only values (2)").await;
     assert_eq!(number(&b, "select proposals from onetrip.status").await.unwrap(), before + 1);
+}
+
+/// A transaction that changes few rows many times: elsewhere the search for one does not go through all that it was
+/// before; and the right row is found when keys change, and come back on another row.
+async fn a_row_that_changes_many_times(lab: &Lab) {
+    const TIMES: i64 = 1_000;
+    let sessions = lab.sessions().await;
+    sessions[0]
+        .must(
+            "create table much (a text, b int, v int, primary key (a, b)); create index on much (v);
+             insert into much select 'row', g, 0 from generate_series(1, 5) g",
+        )
+        .await;
+    lab.everywhere().await;
+    sessions[0]
+        .must(&format!(
+            "do $$ begin
+               for i in 1..{TIMES} loop update much set v = v + 1 where b = 1 + i % 2; end loop;
+               for i in 1..10 loop
+                 update much set b = b + 10, v = v + 1;
+                 delete from much where b = 13;
+                 update much set b = b - 10;
+                 insert into much values ('row', 3, 100 * i);
+                 update much set v = v + 1 where b = 3;
+               end loop;
+             end $$"
+        ))
+        .await;
+    lab.shows("select string_agg(concat_ws(' ', b, v), ', ' order by b) from much", "1 510, 2 510, 3 1001, 4 10, 5 10")
+        .await;
+    let read = "select coalesce(max(idx_tup_read), 0) from pg_stat_user_indexes where indexrelname = 'much_pkey'";
+    let changed = "select coalesce(max(n_tup_upd), 0) from pg_stat_user_tables where relname = 'much'";
+    until("the worker's statistics", SOON, || async { Ok(number(&sessions[1], changed).await? > TIMES) })
+        .await
+        .unwrap();
+    let read = number(&sessions[1], read).await.unwrap();
+    assert!(read < 20 * TIMES, "{read} entries of the index were read for {TIMES} changes of two rows");
 }
