@@ -54,10 +54,27 @@ cargo_is_new_enough() {
     at_least "$(cargo --version | cut -d ' ' -f 2)" "$CARGO_NEEDED"
 }
 
+# Fails unless so many GiB are free on the disk of this folder, beside what is in it already.  A disk that runs full
+# fails tests one by one, each for another reason.
+need_room() {
+    mkdir -p "$1"
+    local free used
+    free=$(df --output=avail -k "$1" | tail -n 1)
+    used=$(du -sk "$1" | cut -f 1)
+    [ $((free + used)) -ge $(($2 << 20)) ] ||
+        fail "the disk of $1 has $((free >> 20)) GiB free; with the $((used >> 20)) GiB that are there, $2 are needed"
+}
+
 wanted=(build-essential pkg-config "postgresql-$PG_VERSION" "postgresql-server-dev-$PG_VERSION")
 case "${1:-}" in
     "") ;;
-    tests) wanted+=("postgresql-$PG_VERSION-postgis-3" "postgresql-$PG_VERSION-cron") ;;
+    tests)
+        # What is built takes six of them; clusters in /var/tmp the rest.
+        need_room "${CARGO_TARGET_DIR:-target}" 10
+        need_room /var/tmp/onetrip-room 4
+        rmdir /var/tmp/onetrip-room
+        wanted+=("postgresql-$PG_VERSION-postgis-3" "postgresql-$PG_VERSION-cron")
+        ;;
     bench) wanted+=(iproute2) ;;
     clients)
         wanted+=(python3-psycopg libpostgresql-jdbc-java haproxy pgbouncer)
