@@ -91,6 +91,11 @@ impl Lines {
                 let old = row(r, attributes)?;
                 self.say(format!("DELETE {name}: {old}"));
             }
+            b'M' => {
+                let (name, attributes) = self.relation(r)?;
+                let old = row(r, attributes)?;
+                self.say(format!("moved away from {name}: {old}"));
+            }
             b'L' => self.large_object(r)?,
             b'T' => {
                 r.u64("time")?;

@@ -310,7 +310,10 @@ apply_write_set(OtReader *r)
 				ot_apply_update(r);
 				break;
 			case 'D':
-				ot_apply_delete(r);
+				ot_apply_delete(r, false);
+				break;
+			case 'M':
+				ot_apply_delete(r, true);
 				break;
 			case 'L':
 				ot_apply_rows_close();

@@ -777,8 +777,12 @@ ot_apply_update(OtReader *r)
 	apply_row_end_row(table, old);
 }
 
+/*
+ * moves: the row goes to another partition, so a statement here that meets it
+ * must fail with 40001 instead of passing over it.
+ */
 void
-ot_apply_delete(OtReader *r)
+ot_apply_delete(OtReader *r, bool moves)
 {
 	OpenTable  *table = apply_row_get_table(r);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
@@ -794,7 +798,7 @@ ot_apply_delete(OtReader *r)
 		ot_row_finder_find(&table->finder, table->old_row);
 		result = table_tuple_delete(table->rel, &table->old_row->tts_tid,
 									GetCurrentCommandId(true), GetActiveSnapshot(),
-									InvalidSnapshot, wait, &failure, false);
+									InvalidSnapshot, wait, &failure, moves);
 	} while (!apply_row_attempt_is_done(table, result, true, &wait));
 	apply_row_end_row(table, old);
 }

@@ -334,6 +334,7 @@ ot_arrival_operation(uint8 op, OtReader *r)
 		case 'I':
 		case 'U':
 		case 'D':
+		case 'M':
 			break;
 		case 'T':
 			/* what is looked up by name has a key, and all that the key is based on is shown */

@@ -376,7 +376,7 @@ ot_tuple_delete(Relation rel, ItemPointer tid, CommandId cid, Snapshot snapshot,
 	if (result == TM_Ok)
 		ot_write_set_note_rows(RelationGetRelid(rel), 1);
 	if (captured && result == TM_Ok)
-		ot_capture_delete(rel, tid);
+		ot_capture_delete(rel, tid, changing_part);
 	return result;
 }
 

@@ -798,8 +798,9 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	ot_write_set_check_size();
 }
 
+/* moves: an UPDATE inserts the row into another partition. */
 void
-ot_capture_delete(Relation rel, ItemPointer tid)
+ot_capture_delete(Relation rel, ItemPointer tid, bool moves)
 {
 	OtRelInfo  *info = ot_rel_info(rel);
 	uint16		number = ot_write_set_relation(rel);
@@ -821,7 +822,7 @@ ot_capture_delete(Relation rel, ItemPointer tid)
 		capture_take_whole_row(info, before, OT_UPDATE);
 	capture_image_of_key(&key, info, rel, &stored, before->tts_values);
 	ops = ot_write_set_append();
-	ot_put_u8(ops, 'D');
+	ot_put_u8(ops, moves && ot_format_level >= 1 ? 'M' : 'D');
 	ot_put_u16(ops, number);
 	ot_row_image_put(ops, &key, info->natts);
 	ExecDropSingleTupleTableSlot(before);

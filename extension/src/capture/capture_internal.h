@@ -63,7 +63,7 @@ extern bool ot_capture_lock_first(Relation rel, ItemPointer tid, OtKeyMode mode,
 extern void ot_capture_insert(Relation rel, TupleTableSlot *slot);
 extern void ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 							  LockTupleMode lockmode, bool indexes_changed);
-extern void ot_capture_delete(Relation rel, ItemPointer tid);
+extern void ot_capture_delete(Relation rel, ItemPointer tid, bool moves);
 extern void ot_capture_lock(Relation rel, TupleTableSlot *slot, LockTupleMode mode);
 extern void ot_capture_contents(Relation rel, TupleTableSlot *slot);
 

@@ -109,7 +109,7 @@ unit_damage(PG_FUNCTION_ARGS)
 	changes = 1 + DRAW(3);
 	for (int i = 0; i < changes && out.len > 0; i++)
 	{
-		static const unsigned char telling[] = {0, 1, 0x7f, 0x80, 0xff, 'R', 'I', 'C', 'U', 'D', 'S', 'E', 'N', 'Q', 'P', 'b', 't', 'n', 'u'};
+		static const unsigned char telling[] = {0, 1, 0x7f, 0x80, 0xff, 'R', 'I', 'C', 'U', 'D', 'M', 'S', 'E', 'N', 'Q', 'P', 'b', 't', 'n', 'u'};
 		int			at = DRAW(out.len);
 		int			n = 1 + DRAW(8);
 

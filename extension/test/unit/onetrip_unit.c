@@ -886,7 +886,7 @@ unit_operations(PG_FUNCTION_ARGS)
 			MemoryContextSwitchTo(old);
 			appendStringInfo(&line, " %s, %d attributes", name, natts);
 		}
-		else if (op == 'I' || op == 'C' || op == 'U' || op == 'D')
+		else if (op == 'I' || op == 'C' || op == 'U' || op == 'D' || op == 'M')
 		{
 			uint16		number = ot_get_u16(&r);
 			Oid			relid;
@@ -901,7 +901,7 @@ unit_operations(PG_FUNCTION_ARGS)
 				appendStringInfo(&line, " mode %d", ot_get_u8(&r));
 			if (op != 'I' && op != 'C')
 				put_row(&line, &r, relid, false, true);
-			if (op != 'D')
+			if (op != 'D' && op != 'M')
 				put_row(&line, &r, relid, op == 'U', false);
 		}
 		else if (op == 'O')
