@@ -551,8 +551,15 @@ ot_type_find_names(Oid type, char *value, uint32 offset, OtNames *names)
 static void
 stored_type_remove_version(char *at)
 {
+	char	   *row = at - VARHDRSZ;
+	uint16		infomask;
+
 	memset(at, 0, sizeof(int32));
-	memset(at - VARHDRSZ + offsetof(HeapTupleHeaderData, t_ctid), 0, sizeof(ItemPointerData));
+	memset(row + offsetof(HeapTupleHeaderData, t_ctid), 0, sizeof(ItemPointerData));
+	/* which of these bits are set differs between minor releases */
+	memcpy(&infomask, row + offsetof(HeapTupleHeaderData, t_infomask), sizeof(infomask));
+	infomask &= ~HEAP_XACT_MASK;
+	memcpy(row + offsetof(HeapTupleHeaderData, t_infomask), &infomask, sizeof(infomask));
 }
 
 /*
@@ -695,7 +702,10 @@ stored_type_decompress_composite(HeapTupleHeader row)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 
-		if (!nulls[i] && !att->attisdropped && ot_type_contains_names(att->atttypid))
+		/* nobody can read it, and it may contain OIDs of the server that stored it */
+		if (att->attisdropped)
+			nulls[i] = true;
+		if (!nulls[i] && ot_type_contains_names(att->atttypid))
 			values[i] = ot_type_decompress(att->atttypid, values[i]);
 	}
 	/* A copy of a descriptor lacks the versions of its columns, so it can make no row of the type. */
