@@ -476,7 +476,7 @@ ot_index_propose(Oid table, Oid index)
 	int			sec_context;
 	char	   *text;
 
-	if (!ot_index_try_lock(table, OidIsValid(original) ? AccessExclusiveLock : ShareLock))
+	if (!ot_index_try_lock(table, OidIsValid(original) ? AccessExclusiveLock : ot_ddl_unique_index_lock(table)))
 		return;
 	ot_ddl_take_schema_key();
 	if (ot_reindex_original(index) != original || !ot_index_read_state(index, &state) || state.indrelid != table ||
@@ -503,7 +503,7 @@ ddl_index_finish(Oid table, Oid index)
 	FormData_pg_index state;
 	ReindexParams params = {0};
 
-	LockRelationOid(table, ShareLock);
+	LockRelationOid(table, ot_ddl_unique_index_lock(table));
 	if (!ot_index_read_state(index, &state) || state.indisvalid)
 		return;
 	if (ot_index_is_built(index, &state))

@@ -56,6 +56,7 @@ extern void ot_ddl_take_schema_key_for(Node *stmt);
 
 /* ddl_lock.c */
 extern void ot_ddl_lock_relations(Node *stmt);
+extern LOCKMODE ot_ddl_unique_index_lock(Oid table);
 extern void ot_ddl_each_of_role(Oid role, void (*callback) (ObjectAddress object, void *context), void *context);
 extern ObjectWithArgs *ot_ddl_created_function(CreateFunctionStmt *create);
 

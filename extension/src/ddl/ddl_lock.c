@@ -40,6 +40,7 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/table.h"
 #include "access/transam.h"
 #include "catalog/index.h"
@@ -134,6 +135,42 @@ ddl_lock_relation(Oid relid)
 		UnlockRelationOid(relid, lock_mode);
 	else if (!ot_is_apply_worker)
 		ot_ddl_take_relation_key(relid);
+}
+
+/*
+ * The lock that makes a unique index of the table valid.  If rows have neither a
+ * primary key nor a replica identity, the index may become what tells them apart
+ * (rel_info.c), and their keys change.
+ */
+LOCKMODE
+ot_ddl_unique_index_lock(Oid table)
+{
+	Relation	rel = try_relation_open(table, AccessShareLock);
+	LOCKMODE	mode = ShareLock;
+
+	if (rel == NULL)
+		return mode;
+	if (!OidIsValid(RelationGetReplicaIndex(rel)))
+		mode = ExclusiveLock;
+	relation_close(rel, AccessShareLock);
+	return mode;
+}
+
+static void
+ddl_lock_for_unique_index(IndexStmt *stmt)
+{
+	Oid			relid = stmt->relation ? RangeVarGetRelid(stmt->relation, NoLock, true) : InvalidOid;
+	ListCell   *lc;
+
+	if (!stmt->unique || stmt->concurrent || stmt->whereClause != NULL || !OidIsValid(relid) ||
+		!OT_OWNS_RELATION(relid))
+		return;
+	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+	{
+		lock_mode = ot_ddl_unique_index_lock(lfirst_oid(lc));
+		if (lock_mode == ExclusiveLock)
+			ddl_lock_relation(lfirst_oid(lc));
+	}
 }
 
 /* Locks every relation in the schema. */
@@ -541,6 +578,9 @@ ot_ddl_lock_relations(Node *stmt)
 			break;
 		case T_DropOwnedStmt:
 			ddl_lock_granted_to(((DropOwnedStmt *) stmt)->roles);
+			break;
+		case T_IndexStmt:
+			ddl_lock_for_unique_index((IndexStmt *) stmt);
 			break;
 		case T_RenameStmt:
 			if (((RenameStmt *) stmt)->renameType == OBJECT_SCHEMA)
