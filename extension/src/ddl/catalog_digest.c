@@ -6,9 +6,10 @@
  *
  * The rows that it has written and those that it has removed are found by their
  * xmin and xmax, whatever has written them, and are printed with names in the
- * place of OIDs.  Rows of pg_class, pg_attribute and pg_proc that were removed and
- * written again as they were cancel out, since a table that is rewritten here need not
- * be elsewhere; so what is done to a table's rows alone does not show.
+ * place of OIDs.  An object's row that was removed and written again as it was counts
+ * as nothing, since a table that is rewritten here need not be elsewhere; so what is
+ * done to a table's rows alone does not show.  Nor does what refers to large objects,
+ * which travel with the rows.
  *
  * What is left out is what onetrip check does not compare either
  * (docs/census/catalogs.tsv), what differs between regions on purpose, temporary
@@ -18,7 +19,8 @@
  * row that was removed they cannot be, as what they refer to may be gone: there the
  * numbers, OIDs among them, are left out.
  *
- * It reads all catalogs from beginning to end.
+ * It reads all catalogs, but for pages that are all-visible: what a transaction in
+ * progress has written, or removed, is in none of these.
  *
  * Runs in backends.  Raises ERROR.
  *
@@ -35,6 +37,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/visibilitymap.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaddress.h"
@@ -65,10 +68,13 @@
 #include "catalog/system_fk_info.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
+#include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -167,7 +173,16 @@ typedef struct Row
 	StringInfoData text;
 	bool		of_nothing;		/* it refers to what is gone, or to a TOAST table */
 	bool		of_temporary;	/* it refers to something in a temporary schema */
+	bool		of_large_object;	/* ... or to a large object */
 } Row;
+
+/* What the transaction has made of one object's row. */
+typedef struct Object
+{
+	Oid			oid;			/* hash key */
+	HeapTuple	removed;		/* NULL: it is new */
+	HeapTuple	written;		/* NULL: it is gone */
+} Object;
 
 /* ---- columns ---- */
 
@@ -286,7 +301,8 @@ catalog_digest_put_object(Row *row, Oid catalog, Oid oid)
 	ObjectAddress address = {catalog, oid, 0};
 	char	   *identity;
 
-	if (oid < FirstNormalObjectId || catalog == LargeObjectRelationId || catalog == LargeObjectMetadataRelationId)
+	row->of_large_object |= catalog == LargeObjectRelationId;
+	if (oid < FirstNormalObjectId || catalog == LargeObjectRelationId)
 	{
 		appendStringInfo(&row->text, "%u", oid);
 		return;
@@ -466,8 +482,8 @@ catalog_digest_change(HeapTupleHeader row)
 static bool
 catalog_digest_counts(Relation catalog, const Row *row, HeapTuple tuple)
 {
-	/* they are this session's own */
-	if (row->of_temporary ||
+	/* they are this session's own, or travel with rows */
+	if (row->of_temporary || row->of_large_object ||
 		(RelationGetRelid(catalog) == NamespaceRelationId && isAnyTempNamespace(((Form_pg_namespace) GETSTRUCT(tuple))->oid)))
 		return false;
 	switch (RelationGetRelid(catalog))
@@ -484,52 +500,186 @@ catalog_digest_counts(Relation catalog, const Row *row, HeapTuple tuple)
 	}
 }
 
-/* Rows that a rewrite of a table touches, and hiding a temporary function. */
-static bool
-catalog_digest_cancels(Oid catalog)
+/* Copies of those that the transaction has written or removed. */
+static List *
+catalog_digest_own_rows(Relation catalog)
 {
-	return catalog == RelationRelationId || catalog == AttributeRelationId || catalog == ProcedureRelationId;
+	BlockNumber blocks = RelationGetNumberOfBlocks(catalog);
+	Buffer		map = InvalidBuffer;
+	List	   *rows = NIL;
+
+	for (BlockNumber block = 0; block < blocks; block++)
+	{
+		Buffer		buffer;
+		Page		page;
+
+		CHECK_FOR_INTERRUPTS();
+		if (VM_ALL_VISIBLE(catalog, block, &map))
+			continue;
+		buffer = ReadBuffer(catalog, block);
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		page = BufferGetPage(buffer);
+		for (OffsetNumber offset = FirstOffsetNumber; offset <= PageGetMaxOffsetNumber(page); offset++)
+		{
+			ItemId		item = PageGetItemId(page, offset);
+			HeapTupleData tuple;
+
+			if (!ItemIdIsNormal(item))
+				continue;
+			tuple.t_tableOid = RelationGetRelid(catalog);
+			tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
+			tuple.t_len = ItemIdGetLength(item);
+			ItemPointerSet(&tuple.t_self, block, offset);
+			if (catalog_digest_change(tuple.t_data) != 0)
+				rows = lappend(rows, heap_copytuple(&tuple));
+		}
+		UnlockReleaseBuffer(buffer);
+	}
+	if (BufferIsValid(map))
+		ReleaseBuffer(map);
+	return rows;
+}
+
+static void
+catalog_digest_put_row(Row *row, Relation catalog, Column *columns, HeapTuple tuple, bool written)
+{
+	row->of_nothing = row->of_temporary = row->of_large_object = false;
+	for (int i = 0; i < RelationGetDescr(catalog)->natts; i++)
+		catalog_digest_put_value(row, &columns[i], tuple, RelationGetDescr(catalog), i + 1, written);
+	catalog_digest_mask_names(&row->text);
+}
+
+static bool
+catalog_digest_is_as_it_was(Relation catalog, Column *columns, const Object *object)
+{
+	TupleDesc	desc = RelationGetDescr(catalog);
+
+	if (object->removed == NULL || object->written == NULL)
+		return false;
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute attr = TupleDescAttr(desc, i);
+		bool		was_null;
+		bool		is_null;
+		Datum		was = heap_getattr(object->removed, i + 1, desc, &was_null);
+		Datum		is = heap_getattr(object->written, i + 1, desc, &is_null);
+
+		if (columns[i].kind != COLUMN_LEFT_OUT &&
+			(was_null != is_null || (!is_null && !datum_image_eq(was, is, attr->attbyval, attr->attlen))))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Objects with an OID may have the same text, so what each was and what it is count
+ * as one.  The text of other rows tells what they are about, so that one that was
+ * removed and written again cancels out.
+ */
+static void
+catalog_digest_add_object(Relation catalog, Column *columns, const Object *object, OtCatalogDigest *digest)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "onetrip catalog row", ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	int			times = OidIsValid(object->oid) || object->written != NULL ? 1 : -1;
+	Row			row;
+
+	initStringInfo(&row.text);
+	appendStringInfoString(&row.text, RelationGetRelationName(catalog));
+	if (object->removed != NULL)
+		catalog_digest_put_row(&row, catalog, columns, object->removed, false);
+	if (OidIsValid(object->oid))
+		appendStringInfoChar(&row.text, '\x1d');
+	if (object->written != NULL)
+		catalog_digest_put_row(&row, catalog, columns, object->written, true);
+	if (!catalog_digest_is_as_it_was(catalog, columns, object) &&
+		catalog_digest_counts(catalog, &row, object->written ? object->written : object->removed))
+	{
+		for (int i = 0; i < lengthof(digest->sums); i++)
+			digest->sums[i] += (uint64) times * hash_bytes_extended((unsigned char *) row.text.data, row.text.len, i);
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+}
+
+/* The column with the OID that tells the catalog's objects apart, or InvalidAttrNumber. */
+static AttrNumber
+catalog_digest_key(Relation catalog)
+{
+	Bitmapset  *key = RelationGetIndexAttrBitmap(catalog, INDEX_ATTR_BITMAP_PRIMARY_KEY);
+	int			member;
+	AttrNumber	column;
+
+	if (!bms_get_singleton_member(key, &member))
+		return InvalidAttrNumber;
+	column = member + FirstLowInvalidHeapAttributeNumber;
+	return get_atttype(RelationGetRelid(catalog), column) == OIDOID ||
+		get_atttype(RelationGetRelid(catalog), column) == REGPROCOID ? column : InvalidAttrNumber;
+}
+
+static HTAB *
+catalog_digest_objects(Relation catalog, AttrNumber key, List *rows)
+{
+	HASHCTL		control = {.keysize = sizeof(Oid),.entrysize = sizeof(Object),.hcxt = CurrentMemoryContext};
+	HTAB	   *objects = hash_create("onetrip catalog digest", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	ListCell   *lc;
+
+	foreach(lc, rows)
+	{
+		HeapTuple	tuple = lfirst(lc);
+		bool		found;
+		Oid			oid = DatumGetObjectId(heap_getattr(tuple, key, RelationGetDescr(catalog), &found));
+		Object	   *object = hash_search(objects, &oid, HASH_ENTER, &found);
+
+		if (!found)
+			object->removed = object->written = NULL;
+		*(catalog_digest_change(tuple->t_data) > 0 ? &object->written : &object->removed) = tuple;
+	}
+	return objects;
+}
+
+static void
+catalog_digest_add_rows(Relation catalog, List *rows, OtCatalogDigest *digest)
+{
+	TupleDesc	desc = RelationGetDescr(catalog);
+	Column	   *columns = palloc(sizeof(Column) * desc->natts);
+	AttrNumber	key = catalog_digest_key(catalog);
+	HASH_SEQ_STATUS all;
+	Object	   *object;
+	ListCell   *lc;
+
+	for (int i = 0; i < desc->natts; i++)
+		catalog_digest_describe(catalog, TupleDescAttr(desc, i), &columns[i]);
+	if (key != InvalidAttrNumber)
+	{
+		hash_seq_init(&all, catalog_digest_objects(catalog, key, rows));
+		while ((object = hash_seq_search(&all)) != NULL)
+			catalog_digest_add_object(catalog, columns, object, digest);
+		return;
+	}
+	foreach(lc, rows)
+	{
+		HeapTuple	tuple = lfirst(lc);
+		bool		written = catalog_digest_change(tuple->t_data) > 0;
+		Object		row = {InvalidOid, written ? NULL : tuple, written ? tuple : NULL};
+
+		catalog_digest_add_object(catalog, columns, &row, digest);
+	}
 }
 
 static void
 catalog_digest_add(Oid relid, OtCatalogDigest *digest)
 {
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "onetrip catalog", ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
 	Relation	catalog = table_open(relid, AccessShareLock);
-	TupleDesc	desc = RelationGetDescr(catalog);
-	Column	   *columns = palloc(sizeof(Column) * desc->natts);
-	TableScanDesc scan = table_beginscan(catalog, SnapshotAny, 0, NULL);
-	MemoryContext rows = AllocSetContextCreate(CurrentMemoryContext, "onetrip catalog row", ALLOCSET_DEFAULT_SIZES);
-	HeapTuple	tuple;
+	List	   *rows = catalog_digest_own_rows(catalog);
 
-	for (int i = 0; i < desc->natts; i++)
-		catalog_digest_describe(catalog, TupleDescAttr(desc, i), &columns[i]);
-	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
-	{
-		int			change = catalog_digest_change(tuple->t_data);
-		MemoryContext old;
-		Row			row = {.of_nothing = false};
-
-		CHECK_FOR_INTERRUPTS();
-		if (change == 0)
-			continue;
-		old = MemoryContextSwitchTo(rows);
-		initStringInfo(&row.text);
-		appendStringInfoString(&row.text, RelationGetRelationName(catalog));
-		for (int i = 0; i < desc->natts; i++)
-			catalog_digest_put_value(&row, &columns[i], tuple, desc, i + 1, change > 0);
-		catalog_digest_mask_names(&row.text);
-		if (!catalog_digest_cancels(relid))
-			appendStringInfo(&row.text, "%+d", change);
-		for (int i = 0; i < lengthof(digest->sums) && catalog_digest_counts(catalog, &row, tuple); i++)
-			digest->sums[i] += (uint64) (catalog_digest_cancels(relid) ? change : 1) *
-				hash_bytes_extended((unsigned char *) row.text.data, row.text.len, i);
-		MemoryContextSwitchTo(old);
-		MemoryContextReset(rows);
-	}
-	table_endscan(scan);
-	MemoryContextDelete(rows);
-	pfree(columns);
+	if (rows != NIL)
+		catalog_digest_add_rows(catalog, rows, digest);
 	table_close(catalog, AccessShareLock);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
 }
 
 static List *

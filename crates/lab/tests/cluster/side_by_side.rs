@@ -174,16 +174,29 @@ const DEPENDENT: &[(&str, &str, bool)] = &[
      "create table {}.b (i int)", false),
     ("create temporary view side_view as select * from found; create table {}.a (like found including all)",
      "create table {}.b (i int)", false),
+    // what cancels out by its text
+    ("alter index if exists {}.first rename to third; alter index if exists {}.second rename to first;
+      alter index if exists {}.third rename to second",
+     "create table {}.indexed (a int, b int); create index first on {}.indexed (a); create index second on {}.indexed (b)", true),
     // nothing to do with each other
     ("alter table {}.held add column x int default 5", "create table {}.other (x serial unique)", false),
     ("alter table {}.held add column x serial", "create table {}.other (x serial unique)", false),
     ("create table {}.a (i int)", "drop table {}.spare", false),
     ("create temporary table side_temporary (i int default 3, check (i > 2)); create table {}.a (i int)",
      "create table {}.b (i int)", false),
+    ("cluster {}.held using held_pkey; create table {}.a (i int)", "create table {}.b (i int)", false),
+    ("set role side_other; select lo_create(0); reset role; create table {}.a (i int)", "create table {}.b (i int)", false),
 ];
 
 async fn what_depends(lab: &Lab) {
     let (one, other) = two(lab).await;
+    // Those of other regions' sessions are hidden while statements are carried out there.
+    let mut hidden = Vec::new();
+    for far in [1, 2] {
+        let far = lab.session(far).await;
+        far.must("create temporary table side_hidden (i int); create function side_hidden(side_hidden) returns int language sql as 'select 1'").await;
+        hidden.push(far);
+    }
     one.must(
         "create role side_other; create table found_key (id int primary key);
          create table found (i int default 5, check (i > 5)); create policy side on found using (i > 7);
