@@ -125,9 +125,6 @@ static const struct
 	{SubscriptionRelRelationId, NULL},
 };
 
-/* Names in which an OID stands. */
-static const char *const numbered[] = {"RI_ConstraintTrigger_a_", "RI_ConstraintTrigger_c_"};
-
 typedef enum ColumnKind
 {
 	COLUMN_LEFT_OUT,
@@ -136,6 +133,7 @@ typedef enum ColumnKind
 	COLUMN_TRIGGER,				/* ... of a trigger, or a rule, which are printed as a whole */
 	COLUMN_RULE,
 	COLUMN_FUNCTION,			/* ... of a function, which is not printed */
+	COLUMN_TRIGGER_NAME,
 	COLUMN_OPTIONS,				/* of a column of a table */
 	COLUMN_REFERENCE,			/* the OID of a row of another catalog */
 	COLUMN_REFERENCES,			/* several */
@@ -270,6 +268,11 @@ catalog_digest_describe(Relation catalog, Form_pg_attribute attr, Column *column
 		column->kind = COLUMN_OPTIONS;
 		return;
 	}
+	if (strcmp(name, "tgname") == 0)
+	{
+		column->kind = COLUMN_TRIGGER_NAME;
+		return;
+	}
 	column->kind = COLUMN_TEXT;
 	if (attr->atttypid == PG_NODE_TREEOID)
 		catalog_digest_describe_tree(RelationGetRelid(catalog), column);
@@ -294,6 +297,38 @@ catalog_digest_is_temporary(ObjectAddress object)
 	return OidIsValid(schema) && isAnyTempNamespace(schema);
 }
 
+static void catalog_digest_put_object(Row *row, Oid catalog, Oid oid);
+
+/* The name of a trigger that a constraint has made ends with an OID. */
+static void
+catalog_digest_put_trigger_name(StringInfo out, HeapTuple tuple)
+{
+	Form_pg_trigger form = (Form_pg_trigger) GETSTRUCT(tuple);
+	int			len = strlen(NameStr(form->tgname));
+
+	while (form->tgisinternal && len > 0 && isdigit((unsigned char) NameStr(form->tgname)[len - 1]))
+		len--;
+	appendBinaryStringInfo(out, NameStr(form->tgname), len);
+}
+
+/* Puts the name and the table of such a trigger; returns false if it is another one. */
+static bool
+catalog_digest_put_internal_trigger(Row *row, Oid oid)
+{
+	Relation	catalog = table_open(TriggerRelationId, AccessShareLock);
+	HeapTuple	tuple = get_catalog_object_by_oid(catalog, Anum_pg_trigger_oid, oid);
+	bool		is_internal = HeapTupleIsValid(tuple) && ((Form_pg_trigger) GETSTRUCT(tuple))->tgisinternal;
+
+	if (is_internal)
+	{
+		catalog_digest_put_trigger_name(&row->text, tuple);
+		appendStringInfoString(&row->text, " on ");
+		catalog_digest_put_object(row, RelationRelationId, ((Form_pg_trigger) GETSTRUCT(tuple))->tgrelid);
+	}
+	table_close(catalog, AccessShareLock);
+	return is_internal;
+}
+
 /* Objects that initdb makes have the same OIDs everywhere. */
 static void
 catalog_digest_put_object(Row *row, Oid catalog, Oid oid)
@@ -307,6 +342,8 @@ catalog_digest_put_object(Row *row, Oid catalog, Oid oid)
 		appendStringInfo(&row->text, "%u", oid);
 		return;
 	}
+	if (catalog == TriggerRelationId && catalog_digest_put_internal_trigger(row, oid))
+		return;
 	/* what the transaction has dropped has no name any more; its own row has */
 	identity = getObjectIdentity(&address, true);
 	row->of_temporary |= identity != NULL && catalog_digest_is_temporary(address);
@@ -416,6 +453,9 @@ catalog_digest_put_value(Row *row, Column *column, HeapTuple tuple, TupleDesc de
 		case COLUMN_FUNCTION:
 			catalog_digest_put_tree(out, column, tuple, desc, value, written);
 			break;
+		case COLUMN_TRIGGER_NAME:
+			catalog_digest_put_trigger_name(out, tuple);
+			break;
 		case COLUMN_OPTIONS:
 			catalog_digest_put_options(out, value);
 			break;
@@ -430,26 +470,6 @@ catalog_digest_put_value(Row *row, Column *column, HeapTuple tuple, TupleDesc de
 									  DatumGetObjectId(heap_getattr(tuple, column->class_column, desc, &isnull)),
 									  DatumGetObjectId(value));
 			break;
-	}
-}
-
-/* Removes the OIDs that stand in names. */
-static void
-catalog_digest_mask_names(StringInfo text)
-{
-	for (int i = 0; i < lengthof(numbered); i++)
-	{
-		char	   *from = text->data;
-
-		while ((from = strstr(from, numbered[i])) != NULL)
-		{
-			char	   *end = from += strlen(numbered[i]);
-
-			while (isdigit((unsigned char) *end))
-				end++;
-			memmove(from, end, text->data + text->len + 1 - end);
-			text->len -= end - from;
-		}
 	}
 }
 
@@ -546,7 +566,6 @@ catalog_digest_put_row(Row *row, Relation catalog, Column *columns, HeapTuple tu
 	row->of_nothing = row->of_temporary = row->of_large_object = false;
 	for (int i = 0; i < RelationGetDescr(catalog)->natts; i++)
 		catalog_digest_put_value(row, &columns[i], tuple, RelationGetDescr(catalog), i + 1, written);
-	catalog_digest_mask_names(&row->text);
 }
 
 static bool

@@ -92,7 +92,7 @@ static bool
 ddl_text_is_name_with_oid(const char *word)
 {
 	static const char *const starts[] = {"pg_toast_", "RI_ConstraintTrigger_a_",
-	"RI_ConstraintTrigger_c_", "PK_ConstraintTrigger_"};
+	"RI_ConstraintTrigger_c_", "PK_ConstraintTrigger_", "Unique_ConstraintTrigger_"};
 
 	if (word[0] == '"')
 		word++;

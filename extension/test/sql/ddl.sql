@@ -264,6 +264,11 @@ EXCEPTION WHEN feature_not_supported THEN RAISE WARNING '%', regexp_replace(SQLE
 CREATE TABLE referring (id int REFERENCES t);
 DO $$ BEGIN EXECUTE 'ALTER TABLE referring DISABLE TRIGGER ' || (SELECT quote_ident(min(tgname)) FROM pg_trigger WHERE tgrelid = 'referring'::regclass);
 EXCEPTION WHEN feature_not_supported THEN RAISE WARNING '%', regexp_replace(SQLERRM, '[0-9]+', 'N'); END $$;
+ALTER TABLE referring ADD CONSTRAINT late UNIQUE (id) DEFERRABLE;
+DO $$ BEGIN EXECUTE 'COMMENT ON TRIGGER ' || (SELECT quote_ident(tgname) FROM pg_trigger WHERE tgrelid = 'referring'::regclass
+    AND tgname ~ '^Unique') || ' ON referring IS ''late''';
+EXCEPTION WHEN feature_not_supported THEN RAISE WARNING '%', regexp_replace(SQLERRM, '[0-9]+', 'N'); END $$;
+ALTER TABLE referring DROP CONSTRAINT late;
 COMMENT ON TABLE referring IS 'pg_toast.pg_toast_123 in words';
 
 -- ALTER TYPE ... CASCADE does the same to the tables of the type: one with rows, one without, a child, one of another owner.

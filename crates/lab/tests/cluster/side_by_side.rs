@@ -83,6 +83,7 @@ async fn every_statement(lab: &Lab) {
         "create unique index by_b on worked (b, a) include (c)",
         "create index on worked (b collate \"C\" desc, a) include (c)",
         "create index on parts (id)",
+        "create table deferred (id int primary key deferrable, u int unique deferrable, exclude (id with =) deferrable)",
         "alter table worked add column d int default 5, add column e timestamptz, add column s serial",
         "alter table worked alter column e set default clock_timestamp()",
         "alter table worked alter column b set default 'x', alter column c drop not null, alter column a set (n_distinct = 9)",
@@ -178,12 +179,15 @@ const DEPENDENT: &[(&str, &str, bool)] = &[
     ("alter index if exists {}.first rename to third; alter index if exists {}.second rename to first;
       alter index if exists {}.third rename to second",
      "create table {}.indexed (a int, b int); create index first on {}.indexed (a); create index second on {}.indexed (b)", true),
+    ("set search_path = \"side_RI_ConstraintTrigger_a_1\", \"side_RI_ConstraintTrigger_a_2\"; create view {}.v as select * from twin",
+     "create table \"side_RI_ConstraintTrigger_a_1\".twin (i int)", true),
     // nothing to do with each other
     ("alter table {}.held add column x int default 5", "create table {}.other (x serial unique)", false),
     ("alter table {}.held add column x serial", "create table {}.other (x serial unique)", false),
     ("create table {}.a (i int)", "drop table {}.spare", false),
     ("create temporary table side_temporary (i int default 3, check (i > 2)); create table {}.a (i int)",
      "create table {}.b (i int)", false),
+    ("create table {}.a (i int primary key deferrable, u int unique deferrable)", "create table {}.b (i int)", false),
     ("cluster {}.held using held_pkey; create table {}.a (i int)", "create table {}.b (i int)", false),
     ("set role side_other; select lo_create(0); reset role; create table {}.a (i int)", "create table {}.b (i int)", false),
 ];
@@ -198,7 +202,9 @@ async fn what_depends(lab: &Lab) {
         hidden.push(far);
     }
     one.must(
-        "create role side_other; create table found_key (id int primary key);
+        "create schema \"side_RI_ConstraintTrigger_a_1\"; create schema \"side_RI_ConstraintTrigger_a_2\";
+         create table \"side_RI_ConstraintTrigger_a_2\".twin (i int);
+         create role side_other; create table found_key (id int primary key);
          create table found (i int default 5, check (i > 5)); create policy side on found using (i > 7);
          create table found_rules (i int); create rule side as on delete to found_rules do also notify never;
          create function side_nothing() returns trigger language plpgsql as 'begin return new; end';
