@@ -115,7 +115,7 @@ static const struct
 	{LargeObjectRelationId, NULL},
 	{LargeObjectMetadataRelationId, NULL},
 	{ReplicationOriginRelationId, NULL},
-	/* each region counts from a start of its own; the owner's words are in reloptions */
+	/* each region counts from a start of its own, unless dense; the owner's words are in reloptions */
 	{SequenceRelationId, "seqstart"},
 	{SequenceRelationId, "seqmin"},
 	{SequenceRelationId, "seqmax"},
@@ -187,6 +187,8 @@ typedef struct Object
 static bool
 catalog_digest_leaves_out(Oid catalog, const char *column)
 {
+	if (catalog == SequenceRelationId && ot_sequence_stride == 1)
+		return false;
 	for (int i = 0; i < lengthof(left_out); i++)
 	{
 		if (left_out[i].catalog == catalog &&

@@ -401,6 +401,24 @@ async fn many_at_once(lab: &Lab) {
     equal(lab).await;
 }
 
+/// Where sequences are dense, their own definitions are what the owner wrote.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dense_sequences_show_where_they_start() {
+    let lab = start_from(
+        "side_by_side_dense",
+        "DDL of two sessions, dense sequences",
+        builder().init_arg("--dense-sequences"),
+    )
+    .await;
+    let (one, other) = two(&lab).await;
+    one.must("create schema first; create table found (i int generated always as identity)").await;
+    one.must("begin; set local search_path = first, public; create table t (like found including identity)").await;
+    other.must("create table first.found (i int generated always as identity (start 100))").await;
+    let error = one.refused("commit").await;
+    assert_eq!(error.code(), &SqlState::T_R_SERIALIZATION_FAILURE, "{error}");
+    equal(&lab).await;
+}
+
 /// Where nobody else can say how it comes out, DDL waits as ever, and nothing is lost for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ddl_of_a_cluster_of_one_region_waits() {
