@@ -35,6 +35,7 @@
 
 #include "access/heapam.h"
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/visibilitymap.h"
@@ -79,8 +80,16 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "capture/capture.h"
+
+/*
+ * How much of its columns' names is kept at least in the name that PostgreSQL makes
+ * up for an index: of 63 bytes, the name of the table gets half of what "__idx" and
+ * a number leave.
+ */
+#define NAME_BYTES_KEPT 24
 
 /* What is left out: a column, or the whole catalog. */
 static const struct
@@ -570,6 +579,56 @@ catalog_digest_put_row(Row *row, Relation catalog, Column *columns, HeapTuple tu
 		catalog_digest_put_value(row, &columns[i], tuple, RelationGetDescr(catalog), i + 1, written);
 }
 
+/*
+ * May the order of these indexes of one table matter?  PostgreSQL goes through a
+ * table's indexes in the order of their OIDs.  The copies of one of them that LIKE
+ * and new partitions make are named after its columns, as long as there is room; a
+ * foreign key and an index of a partitioned table take the first with their columns.
+ */
+static bool
+catalog_digest_are_alike(Form_pg_index one, Form_pg_index other)
+{
+	Bitmapset  *keys[2] = {NULL, NULL};
+	StringInfoData names[2];
+	Form_pg_index indexes[2] = {one, other};
+
+	for (int i = 0; i < 2; i++)
+	{
+		initStringInfo(&names[i]);
+		for (AttrNumber column = 1; column <= indexes[i]->indnatts; column++)
+		{
+			appendStringInfo(&names[i], "%s_", get_attname(indexes[i]->indexrelid, column, false));
+			if (column <= indexes[i]->indnkeyatts)
+				keys[i] = bms_add_member(keys[i], indexes[i]->indkey.values[column - 1] -
+										 FirstLowInvalidHeapAttributeNumber);
+		}
+	}
+	return bms_equal(keys[0], keys[1]) || strncmp(names[0].data, names[1].data, NAME_BYTES_KEPT) == 0;
+}
+
+/* Puts the names of those that come before this new index. */
+static void
+catalog_digest_put_order(StringInfo out, Form_pg_index index)
+{
+	Relation	table = relation_open(index->indrelid, AccessShareLock);
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(table))
+	{
+		HeapTuple	tuple;
+
+		if (lfirst_oid(lc) >= index->indexrelid)
+			break;
+		tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(lfirst_oid(lc)));
+		if (!HeapTupleIsValid(tuple))
+			elog(ERROR, "cache lookup failed for index %u", lfirst_oid(lc));
+		if (catalog_digest_are_alike((Form_pg_index) GETSTRUCT(tuple), index))
+			appendStringInfo(out, "%s,", get_rel_name(lfirst_oid(lc)));
+		ReleaseSysCache(tuple);
+	}
+	relation_close(table, AccessShareLock);
+}
+
 static bool
 catalog_digest_is_as_it_was(Relation catalog, Column *columns, const Object *object)
 {
@@ -613,6 +672,8 @@ catalog_digest_add_object(Relation catalog, Column *columns, const Object *objec
 		appendStringInfoChar(&row.text, '\x1d');
 	if (object->written != NULL)
 		catalog_digest_put_row(&row, catalog, columns, object->written, true);
+	if (RelationGetRelid(catalog) == IndexRelationId && object->removed == NULL)
+		catalog_digest_put_order(&row.text, (Form_pg_index) GETSTRUCT(object->written));
 	if (!catalog_digest_is_as_it_was(catalog, columns, object) &&
 		catalog_digest_counts(catalog, &row, object->written ? object->written : object->removed))
 	{

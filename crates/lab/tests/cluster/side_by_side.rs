@@ -175,6 +175,10 @@ const DEPENDENT: &[(&str, &str, bool)] = &[
      "create table {}.b (i int)", false),
     ("create temporary view side_view as select * from found; create table {}.a (like found including all)",
      "create table {}.b (i int)", false),
+    // the order in which PostgreSQL goes through what there is
+    ("create index one_way on {}.spare (i)", "create index other_way on {}.spare (i desc)", true),
+    ("create unique index one_way on {}.spare (i, j)", "create unique index other_way on {}.spare (j, i)", true),
+    ("create index on {}.spare (i)", "create index on {}.spare (j)", false),
     // what cancels out by its text
     ("alter index if exists {}.first rename to third; alter index if exists {}.second rename to first;
       alter index if exists {}.third rename to second",
@@ -214,7 +218,7 @@ async fn what_depends(lab: &Lab) {
     let mut wrong = Vec::new();
     for (at, (first, second, loses)) in DEPENDENT.iter().enumerate() {
         let schema = format!("depends_{at}");
-        let make = format!("create schema {schema}; create table {schema}.held (id int primary key); create table {schema}.keyed (id int primary key); create table {schema}.spare (i int)");
+        let make = format!("create schema {schema}; create table {schema}.held (id int primary key); create table {schema}.keyed (id int primary key); create table {schema}.spare (i int, j int)");
         one.must(&make).await;
         one.must(&format!("begin; {}", first.replace("{}", &schema))).await;
         if let Err(error) = other.run(&second.replace("{}", &schema)).await {
