@@ -237,7 +237,8 @@ rehearse_ask_what_comes(OtTxnId txn, OtLogIndex base, void (*put_operations) (St
 /*
  * Asks what the statements of this transaction come to, until a region says so.
  * Returns false if none does.  All may be busy with what was committed before, an
- * index for example: that is waited for.
+ * index for example: that is waited for.  But who has waited while another COMMIT
+ * asked in vain asks once.
  */
 static bool
 rehearse_await_what_comes(OtTxnId txn, OtRehearsed *answer)
@@ -250,13 +251,18 @@ rehearse_await_what_comes(OtTxnId txn, OtRehearsed *answer)
 		OtRehearsed busy;
 
 		/* a failure of the statements does not pass */
-		if (answer->failed)
+		if (answer->failed || ot_ddl_share_has_waited())
 			return false;
 		if (rehearse_ask_what_comes(txn, ot_applied_index(), rehearse_put_nothing, &busy) &&
 			strcmp(busy.message, OT_COMPARE_BUSY) == 0)
 			deadline = TimestampTzPlusMilliseconds(ot_now(), patience_ms);
 		if (ot_now() >= deadline)
+		{
+			/* what one session is content with is not for all */
+			if (patience_ms == COMPARE_PATIENCE_MS)
+				ot_ddl_share_unanswered();
 			return false;
+		}
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, COMPARE_AGAIN_MS,
 						 PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);

@@ -58,6 +58,8 @@ typedef struct OtDdlLine
 extern void ot_ddl_line_is(const OtDdlLine *line);
 extern bool ot_ddl_share_commits(void);
 extern void ot_ddl_share_lost(void);
+extern void ot_ddl_share_unanswered(void);
+extern bool ot_ddl_share_has_waited(void);
 extern void ot_ddl_lock_schema(void);
 
 /* ddl_classify.c */

@@ -25,7 +25,8 @@
  *
  * Before a transaction goes on next to another one it asks whether anybody could
  * say so at all.  If not, and after a COMMIT that failed because of this, it takes
- * the lock for itself.
+ * the lock for itself.  If the question at COMMIT was left unanswered, all sessions
+ * do for a while.
  *
  * Runs in backends and in the apply worker.  Raises ERROR.
  *
@@ -47,6 +48,7 @@
 #include "storage/proc.h"
 #include "utils/inval.h"
 #include "utils/syscache.h"
+#include "utils/timestamp.h"
 
 #include "capture/capture.h"
 #include "shmem/shmem.h"
@@ -64,6 +66,7 @@
 typedef struct Shared
 {
 	pg_atomic_uint64 shares;	/* how many shares there have been */
+	pg_atomic_uint64 unanswered;	/* when a COMMIT last gave up its question; 0: never */
 } Shared;
 
 static Shared *shared = NULL;
@@ -74,6 +77,7 @@ static struct
 	LocalTransactionId lxid;	/* InvalidLocalTransactionId: there is none */
 	uint64		number;			/* of this one, among all shares */
 	bool		met;			/* another transaction had one at the same time */
+	TimestampTz committing;		/* since when it has waited for COMMITs of others */
 }			share;
 
 /* A transaction has failed because of what it has met: the next one goes alone. */
@@ -92,7 +96,10 @@ ddl_share_attach_memory(void *memory, bool found)
 {
 	shared = memory;
 	if (!found)
+	{
 		pg_atomic_init_u64(&shared->shares, 0);
+		pg_atomic_init_u64(&shared->unanswered, 0);
+	}
 }
 
 void
@@ -101,6 +108,19 @@ ot_ddl_share_init(void)
 	static const OtShmemPart part = {"onetrip shares of the schema lock", ddl_share_size, ddl_share_attach_memory};
 
 	ot_shmem_add(&part);
+}
+
+/* How long no session shares after a COMMIT that nobody answered. */
+#define UNANSWERED_MS (60 * 1000)
+
+static bool
+ddl_share_is_unanswered(void)
+{
+	TimestampTz at = (TimestampTz) pg_atomic_read_u64(&shared->unanswered);
+	TimestampTz now = ot_now();
+
+	/* the clock may have been set back */
+	return at != 0 && at <= now && !TimestampDifferenceExceeds(at, now, UNANSWERED_MS);
 }
 
 /* ---- which statements ---- */
@@ -430,7 +450,7 @@ ddl_share_stand_in_line(void)
 void
 ot_ddl_take_schema_key_for(Node *stmt)
 {
-	bool		may = !goes_alone && ot_format_level >= LEVEL && !ot_temporary_functions_possible() &&
+	bool		may = !goes_alone && !ddl_share_is_unanswered() && ot_format_level >= LEVEL && !ot_temporary_functions_possible() &&
 		ddl_share_statement(stmt);
 
 	if (may && !ddl_share_is_there() && !ddl_share_holds(ExclusiveLock))
@@ -479,6 +499,7 @@ ot_ddl_share_commits(void)
 {
 	if (!ddl_share_is_there())
 		return false;
+	share.committing = ot_now();
 	ddl_share_lock_commits();
 	AcceptInvalidationMessages();
 	/* a function with a temporary type takes the same key, for another lock (ddl_function.c) */
@@ -492,4 +513,18 @@ void
 ot_ddl_share_lost(void)
 {
 	goes_alone = true;
+}
+
+/* COMMIT gives up its question what its statements come to. */
+void
+ot_ddl_share_unanswered(void)
+{
+	pg_atomic_write_u64(&shared->unanswered, (uint64) ot_now());
+}
+
+/* Has another COMMIT given up its question while this one waited? */
+bool
+ot_ddl_share_has_waited(void)
+{
+	return (TimestampTz) pg_atomic_read_u64(&shared->unanswered) > share.committing;
 }

@@ -15,7 +15,7 @@ const NO_WAIT: &str = "set lock_timeout = '10s'; set onetrip.statement_retries =
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ddl_of_two_sessions_is_carried_out_side_by_side() {
     let lab = start("side_by_side", "DDL of sessions of one region, side by side").await;
-    subjects!(lab, 3; migrations, every_statement, what_depends, run_again, those_that_wait, savepoints);
+    subjects!(lab, 3; migrations, every_statement, what_depends, run_again, those_that_wait, savepoints, unanswered);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -305,6 +305,30 @@ async fn those_that_wait(lab: &Lab) {
     assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE, "{error}");
     other.must("commit").await;
     one.must("rollback to s; create schema waits_third; create table waits_third.t (i int); commit").await;
+    equal(lab).await;
+}
+
+/// All wait for an answer together, and for a minute no other session does.
+async fn unanswered(lab: &Lab) {
+    let (open, other) = two(lab).await;
+    open.must("begin; create table unanswered_open (i int)").await;
+    let mut commits = Vec::new();
+    for at in 0..5 {
+        let session = lab.session(0).await;
+        session.must(&format!("begin; create table unanswered_{at} (i int)")).await;
+        // No other region is done as soon as that.
+        session.must("set onetrip.rehearse_timeout = '1ms'").await;
+        commits.push(tokio::spawn(async move { session.run("commit").await.expect_err("nobody answers") }));
+    }
+    for commit in commits {
+        let error = tokio::time::timeout(Duration::from_secs(10), commit).await.expect("none waits anew").unwrap();
+        assert_eq!(error.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE), "{}", told(&error));
+    }
+    other.must("set lock_timeout = '200ms'").await;
+    let error = other.refused("create table unanswered_too (i int)").await;
+    assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE, "{error}");
+    open.must("commit").await;
+    other.must("create table unanswered_too (i int)").await;
     equal(lab).await;
 }
 
