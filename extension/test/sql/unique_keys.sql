@@ -134,5 +134,19 @@ DELETE FROM flags WHERE id = 2;
 :operations;
 ROLLBACK;
 
+-- A unique index that may become what tells the rows apart keeps out who has only locked rows; with a primary key none may.
+CREATE TABLE locked (a int NOT NULL, b int NOT NULL);
+CREATE TABLE locked_by_key (a int PRIMARY KEY, b int NOT NULL);
+CREATE TABLE locked_parts (a int NOT NULL) PARTITION BY RANGE (a);
+CREATE TABLE locked_part PARTITION OF locked_parts FOR VALUES FROM (1) TO (9);
+BEGIN;
+CREATE UNIQUE INDEX ON locked (a);
+CREATE UNIQUE INDEX ON locked (b) WHERE b > 0;
+CREATE UNIQUE INDEX ON locked_by_key (b);
+CREATE UNIQUE INDEX ON locked_parts (a);
+SELECT relation::regclass, mode FROM pg_locks
+  WHERE pid = pg_backend_pid() AND mode = 'ExclusiveLock' AND relation::regclass::text LIKE 'locked%' ORDER BY relation::regclass::text;
+ROLLBACK;
+
 SET client_min_messages = warning;
 DROP SCHEMA unique_keys CASCADE;
