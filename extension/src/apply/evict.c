@@ -134,8 +134,9 @@ evict_signal_process(int pid, int sig)
  * session survives.
  */
 static void
-evict_press_process(PGPROC *proc, OtEviction *eviction)
+evict_press_process(PGPROC *proc, OtSlot *slot)
 {
+	OtEviction *eviction = &slot->eviction;
 	TimestampTz now = ot_now();
 	uint32		wait_event = *(volatile uint32 *) &proc->wait_event_info;
 	uint32		wait_class = wait_event & 0xFF000000;
@@ -156,14 +157,23 @@ evict_press_process(PGPROC *proc, OtEviction *eviction)
 			eviction->ended = end = true;
 		else if (wait_event == WAIT_EVENT_CLIENT_READ)
 			eviction->conflict = conflict = true;
+		else
+			slot->cancels_sent++;
 	}
 	SpinLockRelease(&ot_slots->evict_mutex);
 	if (!due)
 		return;
 	if (conflict)
 		(void) SendProcSignal(eviction->pid, PROCSIG_RECOVERY_CONFLICT_LOCK, OT_BACKEND_ID(proc));
+	else if (end)
+		evict_signal_process(eviction->pid, SIGTERM);
 	else
-		evict_signal_process(eviction->pid, end ? SIGTERM : SIGINT);
+	{
+		evict_signal_process(eviction->pid, SIGINT);
+		SpinLockAcquire(&ot_slots->evict_mutex);
+		slot->cancels_arrived++;
+		SpinLockRelease(&ot_slots->evict_mutex);
+	}
 }
 
 /* Is the process marked, and for its present transaction? */
@@ -193,7 +203,7 @@ evict_proc(PGPROC *proc, OtEvictionWhy why, Oid relid, const char *table)
 		return false;
 	if (evict_is_marked(proc))
 	{
-		evict_press_process(proc, &slot->eviction);
+		evict_press_process(proc, slot);
 		return true;
 	}
 	if (state == OT_SLOT_PROPOSED || state == OT_SLOT_DECIDED)
@@ -226,7 +236,7 @@ evict_proc(PGPROC *proc, OtEvictionWhy why, Oid relid, const char *table)
 		/* the arrival worker looks whenever it wakes */
 		SetLatch(&proc->procLatch);
 	}
-	evict_press_process(proc, &slot->eviction);
+	evict_press_process(proc, slot);
 	return true;
 }
 

@@ -14,6 +14,8 @@
  */
 #include "shmem/shmem.h"
 
+#include <unistd.h>
+
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/latch.h"
@@ -30,10 +32,11 @@
 
 /*
  * Copies the last eviction that was meant for this process.  Returns false if
- * there was none.  Sets *present if it was meant for the present transaction.
+ * there was none.  Sets *present if it was meant for the present transaction,
+ * and *cancels to how many cancels of evictions have not been served.
  */
 static bool
-eviction_last_eviction(OtEviction *eviction, bool *present)
+eviction_last_eviction(OtEviction *eviction, bool *present, uint32 *cancels)
 {
 	OtSlot	   *slot;
 
@@ -44,6 +47,7 @@ eviction_last_eviction(OtEviction *eviction, bool *present)
 		return false;
 	SpinLockAcquire(&ot_slots->evict_mutex);
 	*eviction = slot->eviction;
+	*cancels = slot->cancels_sent - slot->cancels_served;
 	SpinLockRelease(&ot_slots->evict_mutex);
 	*present = eviction->lxid == OT_LXID(MyProc);
 	return eviction->pid == MyProcPid;
@@ -136,6 +140,24 @@ ot_eviction_take_mark(void)
 		eviction_raise_evicted(&eviction);
 }
 
+/*
+ * Unless a cancel is pending, those that have arrived are served: they have
+ * ended a statement, or a session that was idle has ignored them.  Whoever
+ * cancels a statement later is somebody else.
+ */
+static void
+eviction_serve_cancels(OtSlot *slot)
+{
+	uint32		arrived;
+
+	SpinLockAcquire(&ot_slots->evict_mutex);
+	arrived = slot->cancels_arrived;
+	SpinLockRelease(&ot_slots->evict_mutex);
+	(void) getppid();			/* at the end of a system call signals are there */
+	if (!QueryCancelPending)
+		slot->cancels_served = arrived;
+}
+
 /* Called at the beginning of each statement. */
 void
 ot_eviction_check(void)
@@ -143,8 +165,22 @@ ot_eviction_check(void)
 	OtSlot	   *slot = &ot_slots->slots[OT_PROC_NUMBER(MyProc)];
 
 	slot->statements++;
+	if (unlikely(slot->cancels_sent != slot->cancels_served))
+		eviction_serve_cancels(slot);
 	if (unlikely(pg_atomic_read_u32(&slot->state) == OT_SLOT_EVICTED))
 		ot_eviction_take_mark();
+}
+
+/* An evicted transaction ends: a cancel of its eviction is not for the next one. */
+void
+ot_eviction_end(void)
+{
+	OtSlot	   *slot = ot_my_slot();
+
+	if (slot->cancels_sent == slot->cancels_served)
+		return;					/* if one is pending, it is the client's */
+	QueryCancelPending = false;
+	eviction_serve_cancels(slot);
 }
 
 bool
@@ -170,8 +206,9 @@ ot_eviction_reword(const ErrorData *edata)
 	OtEviction	eviction;
 	bool		present;
 	bool		recent;
+	uint32		cancels;
 
-	if (!eviction_last_eviction(&eviction, &present) || eviction.asked_at == 0)
+	if (!eviction_last_eviction(&eviction, &present, &cancels) || eviction.asked_at == 0)
 		return false;
 	recent = !TimestampDifferenceExceeds(eviction.asked_at, ot_now(), LATE_MS);
 
@@ -183,8 +220,10 @@ ot_eviction_reword(const ErrorData *edata)
 				return false;
 			break;
 		case ERRCODE_QUERY_CANCELED:
-			if (!eviction_is_message(edata, "due to user request") || !(present || recent))
+			if (!eviction_is_message(edata, "due to user request") || !(present || recent) ||
+				cancels == 0)
 				return false;
+			eviction_serve_cancels(&ot_slots->slots[OT_PROC_NUMBER(MyProc)]);
 			break;
 		case ERRCODE_ADMIN_SHUTDOWN:
 			if (!eviction.ended || !(present || recent))

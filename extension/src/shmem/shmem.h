@@ -177,12 +177,16 @@ typedef struct OtSlot
 	pg_atomic_uint32 has_row_locks; /* its transaction has asked the leader for
 									 * row locks */
 	uint32		statements;		/* number begun; only the process writes it */
+	uint32		cancels_sent;	/* SIGINTs of evictions, to all that had the slot;
+								 * counted before they are sent, */
+	uint32		cancels_arrived;	/* and afterwards */
+	uint32		cancels_served; /* those that came of it; only the process writes it */
 	OtEviction	eviction;		/* written before state becomes EVICTED */
 } OtSlot;
 
 typedef struct OtSlots
 {
-	slock_t		evict_mutex;	/* protects OtSlot.eviction */
+	slock_t		evict_mutex;	/* protects OtSlot.eviction, cancels_sent and _arrived */
 	pg_atomic_uint64 evictions;
 	int			nslots;
 	OtSlot		slots[FLEXIBLE_ARRAY_MEMBER];
@@ -202,6 +206,7 @@ extern void ot_slot_wake(int number);
 /* eviction.c: in the process that is evicted */
 extern void ot_eviction_take_mark(void);
 extern void ot_eviction_check(void);
+extern void ot_eviction_end(void);
 extern bool ot_eviction_minds_errors(void);
 extern bool ot_eviction_reword(const ErrorData *edata);
 

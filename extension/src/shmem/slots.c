@@ -75,9 +75,8 @@ ot_slot_end(void)
 	state = pg_atomic_read_u32(&slot->state);
 	if (state == OT_SLOT_IDLE)
 		return;
-	/* The evictor's cancel is not for the next transaction. */
 	if (state == OT_SLOT_EVICTED)
-		QueryCancelPending = false;
+		ot_eviction_end();
 	pg_atomic_write_u32(&slot->state, OT_SLOT_IDLE);
 }
 

@@ -29,6 +29,7 @@ async fn statements_that_lose_are_run_again() {
         the_count_is_of_the_last_run,
         the_last_run_may_fail_otherwise,
         one_that_is_evicted_while_it_runs,
+        a_cancel_by_its_user_right_after_an_eviction,
         a_plan_of_a_table_that_changed_meanwhile,
         in_repeatable_read,
         procedures_if_asked,
@@ -139,6 +140,31 @@ async fn one_that_is_evicted_while_it_runs(lab: &Lab) {
     said.1.unwrap_or_else(|e| panic!("a: {}", told(&e)));
     lab.shows("select v from hot where id = 5", "1001").await;
     assert!(number(&watch, evictions).await.expect("a number") > before, "it was not evicted");
+}
+
+/// A statement that runs again since it was evicted is canceled like any other.
+async fn a_cancel_by_its_user_right_after_an_eviction(lab: &Lab) {
+    let (a, b, watch) = (lab.session(0).await, lab.session(1).await, lab.session(1).await);
+    let pid = b.pid().await.expect("a pid");
+    let evictions = "select count(*) from onetrip.conflicts where kind = 'evicted'";
+    let before = number(&watch, evictions).await.expect("a number");
+    let sleeps = async |evicted: i64| {
+        let sql = format!(
+            "select wait_event = 'PgSleep' and ({evictions}) = {evicted} from pg_stat_activity where pid = {pid}"
+        );
+        until("it sleeps", SOON, async || Ok(text(&watch, &sql).await? == "t")).await.expect("sleeps");
+    };
+    let cancels = async {
+        sleeps(before).await;
+        a.must("update hot set v = 2000 where id = 16").await;
+        sleeps(before + 1).await;
+        watch.must(&format!("select pg_cancel_backend({pid})")).await;
+        Ok(())
+    };
+    let said = both((b.run("update hot set v = v + 1 where id = 16 returning pg_sleep(5)"), cancels)).await;
+    let error = said.0.expect_err("a cancel");
+    assert!(is(&error, &SqlState::QUERY_CANCELED), "{}", told(&error));
+    lab.shows("select v from hot where id = 16", "2000").await;
 }
 
 /// The statement is planned anew, so it knows a column, and the default, that came with what it lost to.
