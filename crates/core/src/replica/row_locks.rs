@@ -11,8 +11,9 @@
 //! has of others is a rest of which the end was lost.  A follower may decide an entry before the leader does, and still
 //! names its transaction for [`DECIDED_TICKS`].
 //!
-//! A new leader begins with an empty table.  The sessions' nodes tell it what they had; what somebody else has got by
-//! then is lost, and the certifier decides.
+//! A new leader begins with an empty table.  The nodes tell it at once what their sessions had.  It keeps what comes
+//! before it has the table, and grants nothing until it has heard all, or [`ROUND_TICKS`] have passed.  What somebody
+//! else has got by then is lost, and the certifier decides.
 //!
 //! Invariants:
 //! - The table exists at a leader that has decided an entry of its own term: so what it says of a row's last change is
@@ -22,7 +23,7 @@
 
 use super::{Host, Replica, Store};
 use crate::certifier::Outcome;
-use crate::consensus::Role;
+use crate::consensus::{Leadership, Role};
 use crate::ids::{NodeId, RegionId, Term, TxnId};
 use crate::router::{ConnId, LockEvent, Outbox};
 use crate::row_locks::{InLine, LockAnswer, LockAsk, LockMessage, LockSaid, LockTable};
@@ -38,6 +39,8 @@ const UNANSWERED_TICKS: u64 = 250;
 const DECIDED_TICKS: u64 = 100;
 /// The locks of a node that has not been heard for this long are free.
 const EXPIRE_TICKS: u64 = 150;
+/// What a leader keeps until it takes it, in locks: as many as a table has.
+const EARLY_MAX: usize = 1 << 20;
 
 /// The transaction of a session of this node that has asked for locks.
 struct Session {
@@ -81,7 +84,53 @@ pub(super) struct RowLocks {
     /// As leader, in this term.
     table: LockTable,
     term: Term,
+    /// Since when it is there.
+    since: u64,
     heard: BTreeMap<NodeId, u64>,
+    /// Who has said all that it had: it names its transactions last.
+    has_told: BTreeSet<NodeId>,
+    early: Early,
+}
+
+/// What a new leader has been told and does not take yet.  What is lost of it is as if it were lost on the way.
+#[derive(Default)]
+struct Early {
+    term: Term,
+    locks: usize,
+    /// Requests, until it has heard what all others had.
+    asks: BTreeMap<TxnId, (NodeId, LockAsk)>,
+    /// The rest, until it has the table.
+    rest: Vec<(NodeId, LockMessage)>,
+}
+
+impl Early {
+    fn keep(&mut self, now: Leadership, peer: NodeId, message: LockMessage) {
+        if self.term != now.term {
+            *self = Early { term: now.term, ..Early::default() };
+        }
+        let locks = match &message {
+            LockMessage::Ask(ask) | LockMessage::Claim(ask) => ask.keys.len(),
+            LockMessage::Present(txns) => 1 + txns.len(),
+            LockMessage::Release { .. } | LockMessage::Answer(_) => 1,
+        };
+        if now.role != Role::Leader || self.locks + locks > EARLY_MAX {
+            return;
+        }
+        self.locks += locks;
+        match message {
+            LockMessage::Ask(ask) => drop(self.asks.insert(ask.txn, (peer, ask))),
+            rest => self.rest.push((peer, rest)),
+        }
+    }
+
+    /// A session does not want any more what it asked for.
+    fn give_back(&mut self, message: &LockMessage) {
+        if let LockMessage::Release { txn, from } = message {
+            if self.asks.get(txn).is_some_and(|(_, ask)| ask.number >= *from) {
+                self.asks.remove(txn);
+            }
+        }
+    }
 }
 
 impl RowLocks {
@@ -108,7 +157,13 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             }
             return;
         }
-        if !self.members.contains(peer) || !self.has_lock_table() {
+        if !self.members.contains(peer) {
+            return;
+        }
+        self.row_locks.early.give_back(&message);
+        let is_ask = matches!(message, LockMessage::Ask(_));
+        if !self.has_lock_table() || is_ask && !self.grants_locks() {
+            self.row_locks.early.keep(self.consensus.leadership(), peer, message);
             return;
         }
         self.row_locks.heard.insert(peer, self.tick);
@@ -125,6 +180,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             }
             LockMessage::Release { txn, from } if is_own(&txn) => table.release(txn, from, shown_at),
             LockMessage::Present(txns) => {
+                self.row_locks.has_told.insert(peer);
                 let present: BTreeSet<TxnId> = txns.into_iter().collect();
                 let gone = table.of(peer).into_iter().filter(|txn| !present.contains(txn));
                 gone.flat_map(|txn| table.release(txn, 0, shown_at)).collect()
@@ -149,6 +205,32 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         now.role == Role::Leader && term == now.term
     }
 
+    /// Whether it is known what the nodes had from an earlier leader.
+    fn grants_locks(&self) -> bool {
+        let RowLocks { since, has_told, .. } = &self.row_locks;
+        let mut others = self.members.members.iter().filter(|m| m.id != self.id && m.role.has_postgres());
+        self.has_lock_table() && (since + ROUND_TICKS <= self.tick || others.all(|m| has_told.contains(&m.id)))
+    }
+
+    /// Takes what was told too early.
+    fn take_early_rest<H: Host<Store = S, Outbox = O>>(&mut self, now: Leadership, host: &mut H) {
+        if now.role != Role::Leader || self.row_locks.early.term != now.term {
+            self.row_locks.early = Early::default();
+        } else if self.has_lock_table() {
+            for (peer, message) in std::mem::take(&mut self.row_locks.early.rest) {
+                self.lock_message(peer, message, host);
+            }
+        }
+    }
+
+    fn take_early_asks<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        if !self.row_locks.early.asks.is_empty() && self.grants_locks() {
+            for (peer, ask) in std::mem::take(&mut self.row_locks.early.asks).into_values() {
+                self.lock_message(peer, LockMessage::Ask(ask), host);
+            }
+        }
+    }
+
     /// The entry of this transaction is decided: it needs no locks any more.
     pub(super) fn end_row_locks<H: Host<Store = S, Outbox = O>>(&mut self, txn: TxnId, host: &mut H) {
         if self.row_locks.remove(&txn).is_some() {
@@ -168,21 +250,26 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         if !self.has_lock_table() || self.row_locks.term != now.term {
             self.row_locks.table = LockTable::default();
             self.row_locks.heard.clear();
+            self.row_locks.has_told.clear();
             self.row_locks.term = now.term;
+            self.row_locks.since = self.tick;
         }
+        self.take_early_rest(now, host);
         let leads = |leader: &NodeId| *leader != self.id || self.has_lock_table();
         let leader = now.leader.filter(leads).map(|leader| (leader, now.term));
         if self.row_locks.leader != leader {
             self.row_locks.leader = leader;
             self.tell_leader_all(host);
+            self.tell_leader_present(host);
         }
+        self.take_early_asks(host);
         for event in self.router.take_lock_events() {
             self.take_lock_event(event, host);
         }
         if self.row_locks.round_at <= self.tick {
             self.row_locks.round_at = self.tick + ROUND_TICKS;
             self.expire_row_locks(host);
-            self.tell_leader_who_is_present(host);
+            self.work_own_sessions(host);
         }
     }
 
@@ -322,7 +409,13 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.send_lock_answers(answers, host);
     }
 
-    fn tell_leader_who_is_present<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+    fn tell_leader_present<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        let RowLocks { sessions, decided, .. } = &self.row_locks;
+        let present = sessions.keys().chain(decided.keys()).copied().collect();
+        self.tell_leader(LockMessage::Present(present), host);
+    }
+
+    fn work_own_sessions<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         let tick = self.tick;
         self.row_locks.decided.retain(|_, until| *until > tick);
         if self.row_locks.sessions.is_empty() && self.row_locks.decided.is_empty() {
@@ -342,9 +435,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             self.take_lock_event(LockEvent::Release { conn, txn, from: number }, host);
             self.tell_session(conn, number, LockSaid::NoTable);
         }
-        let RowLocks { sessions, decided, .. } = &self.row_locks;
-        let present = sessions.keys().chain(decided.keys()).copied().collect();
-        self.tell_leader(LockMessage::Present(present), host);
+        self.tell_leader_present(host);
         again.into_iter().for_each(|message| self.tell_leader(message, host));
     }
 }

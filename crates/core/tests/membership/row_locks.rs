@@ -226,6 +226,48 @@ fn a_new_leader_is_told() {
     assert!(matches!(second.hears(&mut w, 1, 30), Some((LockSaid::Granted { at: told }, _)) if told == at));
 }
 
+/// Goal: nor does a leader forget what it is told early, or grant what it may be told yet.
+/// Method: the leadership goes to a node with a holder, and back to the node where both wait.
+#[test]
+fn a_leadership_that_moves_takes_the_locks_along() {
+    for new in [2, 3] {
+        let mut w = world();
+        let holders = [Session::new(&mut w, 2, 1), Session::new(&mut w, 3, 2)];
+        let waiters = [Session::new(&mut w, 1, 3), Session::new(&mut w, 1, 4)];
+        for (holder, row) in holders.iter().zip([ROW, ROW + 1]) {
+            holder.asks(&mut w, 1, row);
+            holder.must_get(&mut w, 1, AT_ONCE, NOBODY);
+        }
+        for (waiter, row) in waiters.iter().zip([ROW, ROW + 1]) {
+            waiter.asks(&mut w, 1, row);
+        }
+        w.nodes.get_mut(&1).unwrap().replica.consensus.transfer_to(NodeId(new));
+        w.work(1);
+        w.until("it leads", |w| w.leader() == Some(new));
+        w.until("node 1 leads again", |w| w.leader() == Some(1));
+        for waiter in &waiters {
+            assert_eq!(waiter.hears(&mut w, 1, 200), None, "the lock is not free");
+        }
+        holders.iter().for_each(|holder| holder.unlocks(&mut w, 0));
+        for waiter in &waiters {
+            waiter.must_get(&mut w, 1, AT_ONCE, NOBODY);
+        }
+    }
+}
+
+/// Goal: a node that is away makes others wait for a moment only.
+#[test]
+fn a_new_leader_does_not_wait_for_who_is_away() {
+    let mut w = world();
+    let (away, asks) = (Session::new(&mut w, 1, 1), Session::new(&mut w, 2, 2));
+    away.asks(&mut w, 1, ROW);
+    away.must_get(&mut w, 1, 0, NOBODY);
+    w.cut.insert(1);
+    w.until("another one leads", |w| w.leader().is_some());
+    asks.asks(&mut w, 1, ROW);
+    asks.must_get(&mut w, 1, 40, NOBODY);
+}
+
 /// Goal: without a leader a session does not wait for ever.
 #[test]
 fn without_a_leader_it_goes_on_without_locks() {
