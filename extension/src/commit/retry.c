@@ -39,15 +39,19 @@
 #include "commit/commit_internal.h"
 
 #include "access/xact.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_proc.h"
 #include "executor/executor.h"
 #include "executor/tstoreReceiver.h"
 #include "jit/jit.h"
 #include "miscadmin.h"
 #include "partitioning/partdesc.h"
+#include "replication/slot.h"
 #include "storage/ipc.h"
 #include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
+#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
@@ -69,6 +73,7 @@ static ExecutorRun_hook_type prev_executor_run = NULL;
 static ExecutorFinish_hook_type prev_executor_finish = NULL;
 static ExecutorEnd_hook_type prev_executor_end = NULL;
 static ProcessUtility_hook_type prev_process_utility = NULL;
+static object_access_hook_type prev_object_access = NULL;
 
 static void ot_retry_executor_end(QueryDesc *query);
 
@@ -81,6 +86,9 @@ static struct
 
 /* The last transaction that wrote a foreign table. */
 static LocalTransactionId wrote_foreign = InvalidLocalTransactionId;
+
+/* The last one that called a function whose effect outlives it and changes the next call. */
+static LocalTransactionId called_once = InvalidLocalTransactionId;
 
 /* A statement, and the tries to run it. */
 typedef struct Retry
@@ -382,7 +390,8 @@ retry_may_go_on(Retry *retry)
 	return geterrcode() == OT_ERR_LOST && !ot_commit_lost_to_prepared() &&
 		!retry->wrote_foreign && !retry->ends &&
 		!ot_commit_id_is_told() &&
-		(retry->lxid == InvalidLocalTransactionId || retry->lxid == OT_LXID(MyProc)) &&
+		(retry->lxid == InvalidLocalTransactionId ||
+		 (retry->lxid == OT_LXID(MyProc) && called_once != OT_LXID(MyProc))) &&
 		retry->losses < ot_statement_retries && !proc_exit_inprogress;
 }
 
@@ -402,6 +411,9 @@ retry_begin_anew(Retry *retry)
 		retry->running->snapshot = InvalidSnapshot;
 	ActivePortal->portalSnapshot = NULL;
 	AbortCurrentTransaction();
+	/* it was decoding; temporary slots stay, since the client sees no error */
+	if (MyReplicationSlot != NULL)
+		ReplicationSlotRelease();
 	StartTransactionCommand();
 	MemoryContextSwitchTo(retry->context);
 	if (store)
@@ -584,9 +596,44 @@ ot_retry_executor_end(QueryDesc *query)
 		standard_ExecutorEnd(query);
 }
 
+/* Also sees calls in functions. */
+static void
+ot_retry_object_access(ObjectAccessType access, Oid class_id, Oid object_id, int sub_id, void *arg)
+{
+	if (prev_object_access)
+		prev_object_access(access, class_id, object_id, sub_id, arg);
+	if (likely(access != OAT_FUNCTION_EXECUTE) || class_id != ProcedureRelationId)
+		return;
+	switch (object_id)
+	{
+		case F_PG_LOGICAL_SLOT_GET_CHANGES:
+		case F_PG_LOGICAL_SLOT_GET_BINARY_CHANGES:
+		case F_PG_REPLICATION_SLOT_ADVANCE:
+		case F_PG_CREATE_PHYSICAL_REPLICATION_SLOT:
+		case F_PG_CREATE_LOGICAL_REPLICATION_SLOT:
+		case F_PG_COPY_PHYSICAL_REPLICATION_SLOT_NAME_NAME_BOOL:
+		case F_PG_COPY_PHYSICAL_REPLICATION_SLOT_NAME_NAME:
+		case F_PG_COPY_LOGICAL_REPLICATION_SLOT_NAME_NAME_BOOL_NAME:
+		case F_PG_COPY_LOGICAL_REPLICATION_SLOT_NAME_NAME_BOOL:
+		case F_PG_COPY_LOGICAL_REPLICATION_SLOT_NAME_NAME:
+		case F_PG_DROP_REPLICATION_SLOT:
+		case F_PG_ADVISORY_UNLOCK_INT8:
+		case F_PG_ADVISORY_UNLOCK_SHARED_INT8:
+		case F_PG_ADVISORY_UNLOCK_INT4_INT4:
+		case F_PG_ADVISORY_UNLOCK_SHARED_INT4_INT4:
+		case F_PG_ADVISORY_UNLOCK_ALL:
+			called_once = OT_LXID(MyProc);
+			break;
+		default:
+			break;
+	}
+}
+
 void
 ot_retry_init(void)
 {
+	prev_object_access = object_access_hook;
+	object_access_hook = ot_retry_object_access;
 	prev_executor_run = ExecutorRun_hook;
 	ExecutorRun_hook = ot_retry_executor_run;
 	prev_executor_finish = ExecutorFinish_hook;

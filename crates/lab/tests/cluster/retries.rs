@@ -16,7 +16,7 @@ async fn statements_that_lose_are_run_again() {
     let name = "retries";
     let about = "single statements of two regions that change the same row both succeed";
     // The distance makes two COMMITs cross each other on the way.
-    let lab = start_from(name, about, builder().topology(apart(40))).await;
+    let lab = start_from(name, about, builder().topology(apart(40)).postgres_setting("wal_level", "logical")).await;
     lab.session(0)
         .await
         .must("create table hot (id int primary key, v int not null); insert into hot select g, 0 from generate_series(1, 20) g")
@@ -35,6 +35,7 @@ async fn statements_that_lose_are_run_again() {
         procedures_if_asked,
         ddl_that_loses_to_other_ddl,
         not_what_has_written_at_a_foreign_server,
+        not_what_finds_something_else_the_next_time,
         without_retries_one_of_two_fails,
         a_pipeline_is_one_transaction,
     );
@@ -261,6 +262,36 @@ async fn not_what_has_written_at_a_foreign_server(lab: &Lab) {
     assert!(lost > 0, "no round met");
     assert_eq!(number(&b, "select count(*) - count(distinct round) from told").await.unwrap(), 0);
     b.must("drop extension postgres_fdw cascade; drop table told").await;
+}
+
+/// A second run would lose what the first one took from a slot, and find an advisory lock given back.
+async fn not_what_finds_something_else_the_next_time(lab: &Lab) {
+    let (b, c) = (lab.session(1).await, lab.session(2).await);
+    b.must("create publication of_hot for table hot").await;
+    b.must(
+        "create function gives_back() returns boolean language plpgsql as
+         $$ begin return pg_advisory_unlock(17); end $$",
+    )
+    .await;
+    lab.everywhere().await;
+    b.must("select pg_create_logical_replication_slot('once', 'pgoutput')").await;
+    let took = "select count(*) from pg_logical_slot_get_binary_changes('once', null, null, \
+                'proto_version', '1', 'publication_names', 'of_hot')";
+    for once in [took, "select gives_back()"] {
+        let mut lost = 0;
+        for _ in 0..ROUNDS {
+            let sql = format!("with x as materialized ({once}) update hot set v = v + 1 from x where id = 17");
+            let said = both((b.run(&sql), c.run("update hot set v = v + 1 where id = 17"))).await;
+            said.1.unwrap_or_else(|e| panic!("c: {}", told(&e)));
+            if let Err(e) = said.0 {
+                assert!(is(&e, &SqlState::T_R_SERIALIZATION_FAILURE), "b: {}", told(&e));
+                lost += 1;
+            }
+        }
+        assert!(lost > 0, "no round met: {once}");
+    }
+    b.must("select pg_drop_replication_slot('once')").await;
+    b.must("drop publication of_hot; drop function gives_back()").await;
 }
 
 /// DDL about different things, of two regions at the same time; one of them loses, since each changes the schema.
