@@ -61,8 +61,10 @@
 
 /* DDL stands in line for so long at most. */
 #define DDL_LINE_MS 5000
-/* For how long a node that cannot be reached is tried. */
+/* For how long a node that cannot be reached, or does not say anything, is tried. */
 #define UNREACHABLE_MS 5000
+/* How often it is asked something that it answers at once. */
+#define PROBE_MS 2000
 /* The locks of one request, at most. */
 #define LOCKS_AT_ONCE 10000
 /* A request is sent on so many connections at most. */
@@ -125,9 +127,19 @@ row_lock_send(OtAgent *agent, const RowLockRequest *request)
 	ot_agent_frame_end(agent);
 }
 
-/* Reads until the answer has come; false: not yet. */
+/* A node that hangs keeps the connection open, and a wait in line may be long. */
+static void
+row_lock_probe(OtAgent *agent)
+{
+	StringInfo	frame = ot_agent_frame(agent, OT_FRAME_OUTCOME);
+
+	ot_put_txn(frame, present.txn);
+	ot_agent_frame_end(agent);
+}
+
+/* Reads until the answer has come; false: not yet.  Sets *heard if anything has. */
 static bool
-row_lock_read(OtAgent *agent, uint64 number, OtLocked *answer)
+row_lock_read(OtAgent *agent, uint64 number, OtLocked *answer, bool *heard)
 {
 	OtFrameType type;
 	OtReader	body;
@@ -143,10 +155,28 @@ row_lock_read(OtAgent *agent, uint64 number, OtLocked *answer)
 			answered = answer->number == number;
 		}
 		ot_agent_consume(agent);
+		*heard = true;
 		if (answered)
 			return true;
 	}
 	return false;
+}
+
+/* Gives back what requests from this number on have got, or still want. */
+static void
+row_lock_give_back(uint64 from)
+{
+	OtAgent    *agent = ot_commit_agent();
+	StringInfo	frame;
+
+	/* if the connection is lost, the node knows what that means */
+	if (!ot_agent_is_open(agent))
+		return;
+	frame = ot_agent_frame(agent, OT_FRAME_UNLOCK);
+	ot_put_txn(frame, present.txn);
+	ot_put_u64(frame, from);
+	ot_agent_frame_end(agent);
+	(void) ot_agent_flush(agent);
 }
 
 static void
@@ -222,8 +252,8 @@ row_lock_check_deadlock(Relation rel)
 
 /*
  * Asks, again on each new connection, until the answer has come.  Returns false
- * if the node cannot be reached, or closes each connection on which it is asked,
- * or the time for the schema key's lock is over.
+ * if the node cannot be reached, or hangs, or closes each connection on which it
+ * is asked, or the time for the schema key's lock is over.
  */
 static bool
 row_lock_wait(const RowLockRequest *request, OtLocked *answer)
@@ -231,12 +261,14 @@ row_lock_wait(const RowLockRequest *request, OtLocked *answer)
 	OtAgent    *agent = ot_commit_agent();
 	TimestampTz unreachable_at = TimestampTzPlusMilliseconds(ot_now(), UNREACHABLE_MS);
 	TimestampTz check_at = TimestampTzPlusMilliseconds(ot_now(), DeadlockTimeout);
+	TimestampTz probe_at = TimestampTzPlusMilliseconds(ot_now(), PROBE_MS);
 	bool		asked = false;
 	int			nasked = 0;
 
 	for (;;)
 	{
 		long		left = ot_ms_until(check_at);
+		bool		heard = false;
 
 		if (!ot_agent_is_open(agent))
 		{
@@ -252,9 +284,16 @@ row_lock_wait(const RowLockRequest *request, OtLocked *answer)
 			asked = true;
 			nasked++;
 		}
+		if (ot_agent_is_open(agent) && ot_ms_until(probe_at) == 0)
+		{
+			row_lock_probe(agent);
+			probe_at = TimestampTzPlusMilliseconds(ot_now(), PROBE_MS);
+		}
 		(void) ot_agent_flush(agent);
-		if (row_lock_read(agent, request->number, answer))
+		if (row_lock_read(agent, request->number, answer, &heard))
 			return true;
+		if (heard)
+			unreachable_at = TimestampTzPlusMilliseconds(ot_now(), UNREACHABLE_MS);
 		CHECK_FOR_INTERRUPTS();
 		if (request->deadline != 0)
 		{
@@ -273,12 +312,10 @@ row_lock_wait(const RowLockRequest *request, OtLocked *answer)
 			check_at = TimestampTzPlusMilliseconds(ot_now(), DeadlockTimeout);
 			continue;
 		}
-		if (ot_agent_is_open(agent))
-			unreachable_at = TimestampTzPlusMilliseconds(ot_now(), UNREACHABLE_MS);
-		else if (ot_ms_until(unreachable_at) == 0)
+		if (ot_ms_until(unreachable_at) == 0)
 			return false;
-		else
-			left = Min(left, RECONNECT_MS);
+		left = Min(left, ot_ms_until(unreachable_at));
+		left = Min(left, ot_agent_is_open(agent) ? ot_ms_until(probe_at) : RECONNECT_MS);
 		if (ot_agent_wait(agent, left, PG_WAIT_EXTENSION) & WL_LATCH_SET)
 			ResetLatch(MyLatch);
 	}
@@ -413,6 +450,7 @@ row_lock_ask(Relation rel, const OtRowLock *locks, int nlocks, LockWaitPolicy po
 		request.deadline = TimestampTzPlusMilliseconds(ot_now(), LockTimeout);
 	if (!row_lock_wait(&request, &answer))
 	{
+		row_lock_give_back(request.number);
 		answer.outcome = OT_LOCK_NO_TABLE;
 		answer.others_asked = false;
 	}
@@ -476,23 +514,6 @@ ot_row_lock_all(Relation rel, OtRowLock *locks, int nlocks)
 }
 
 /* ---- the end ---- */
-
-/* Gives back what requests from this number on have got, or still want. */
-static void
-row_lock_give_back(uint64 from)
-{
-	OtAgent    *agent = ot_commit_agent();
-	StringInfo	frame;
-
-	/* if the connection is lost, the node knows what that means */
-	if (!ot_agent_is_open(agent))
-		return;
-	frame = ot_agent_frame(agent, OT_FRAME_UNLOCK);
-	ot_put_txn(frame, present.txn);
-	ot_put_u64(frame, from);
-	ot_agent_frame_end(agent);
-	(void) ot_agent_flush(agent);
-}
 
 /* Gives them back, and knows no more of them. */
 static void

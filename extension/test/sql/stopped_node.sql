@@ -99,6 +99,15 @@ SELECT soon('SELECT count(*) = 0 FROM stopped_node.owned') AS committed;
 RESET onetrip.commit_timeout;
 RESET ROLE;
 
+-- A row lock is not waited for.
+BEGIN;
+SET LOCAL onetrip.concurrency = locking;
+SET LOCAL statement_timeout = '20s';
+\! $ONETRIP_STOP_NODE
+UPDATE t SET v = 'before' WHERE id = 0;
+\! kill -CONT $ONETRIP_NODE_PID
+COMMIT;
+
 -- Readers never noticed, and everything goes on.
 \! $ONETRIP_STOP_NODE
 SELECT count(*) FROM t;
