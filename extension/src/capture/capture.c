@@ -54,6 +54,7 @@
 
 static MemoryContext row_context = NULL;
 static OtRowLockCallback lock_first = NULL;
+static void (*lock_refused) (void) = NULL;
 
 void
 ot_capture_init(void)
@@ -63,9 +64,10 @@ ot_capture_init(void)
 }
 
 void
-ot_capture_lock_first_with(OtRowLockCallback callback)
+ot_capture_lock_first_with(OtRowLockCallback callback, void (*refused) (void))
 {
 	lock_first = callback;
+	lock_refused = refused;
 }
 
 /* ---- hashes ---- */
@@ -906,6 +908,13 @@ ot_capture_lock_first(Relation rel, ItemPointer tid, OtKeyMode mode, LockWaitPol
 
 	return mode == OT_KEY_SHARE || !ot_capture_row_key(rel, tid, &mode, &hash) ||
 		lock_first(rel, hash, mode, policy);
+}
+
+/* Another transaction of this server has the row: what was just got at the leader is of no use. */
+void
+ot_capture_lock_refused(void)
+{
+	lock_refused();
 }
 
 /* ---- what a key was of ---- */

@@ -138,7 +138,7 @@ extern void ot_locking_table_init(void);
 /* capture.c */
 extern bool ot_locks_rows_first(Relation rel);
 extern void ot_capture_init(void);
-extern void ot_capture_lock_first_with(OtRowLockCallback callback);
+extern void ot_capture_lock_first_with(OtRowLockCallback callback, void (*refused) (void));
 extern OtHash ot_hash_table(const char *schema, const char *name);
 extern OtHash ot_hash_schema(void);
 extern OtHash ot_hash_code(void);

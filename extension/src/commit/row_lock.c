@@ -86,6 +86,8 @@ static struct
 	OtTxnId		txn;
 	HTAB	   *held;			/* HeldLock, in TopTransactionContext */
 	uint64		schema;			/* number of the request for the schema key; 0: none */
+	uint64		row;			/* of the one for the row that is locked now; 0: it had
+								 * the lock, or has none */
 	int64		nasked;			/* locks that it has asked for, whatever the answer */
 }			present;
 
@@ -491,10 +493,16 @@ row_lock_first(Relation rel, OtHash hash, OtKeyMode mode, LockWaitPolicy policy)
 {
 	OtRowLock	lock = {.hash = hash.value, .mode = mode};
 
+	present.row = 0;
 	if (!ot_preloaded || !IsUnderPostmaster || present.goes_without)
 		return true;
 	row_lock_begin();
-	return row_lock_is_held(&lock) || row_lock_ask(rel, &lock, 1, policy);
+	if (row_lock_is_held(&lock))
+		return true;
+	if (!row_lock_ask(rel, &lock, 1, policy))
+		return false;
+	present.row = last_number;
+	return true;
 }
 
 /* Gets all of these locks, in as few requests as possible.  Changes the array. */
@@ -531,6 +539,15 @@ row_lock_forget(uint64 from)
 	if (present.schema >= from)
 		present.schema = 0;
 	row_lock_give_back(from);
+}
+
+/* With SKIP LOCKED: heap does not give the row. */
+static void
+row_lock_refused(void)
+{
+	if (present.row != 0)
+		row_lock_forget(present.row);
+	present.row = 0;
 }
 
 /* ---- what DDL calls ---- */
@@ -628,7 +645,7 @@ ot_row_lock_init(void)
 	static const OtDdlLine line = {row_lock_schema, row_lock_leave_schema,
 	ot_compare_is_possible, ot_compare_is_answered};
 
-	ot_capture_lock_first_with(row_lock_first);
+	ot_capture_lock_first_with(row_lock_first, row_lock_refused);
 	ot_ddl_line_is(&line);
 	ot_lock_ahead_init();
 }

@@ -112,6 +112,12 @@ ROLLBACK;
 BEGIN READ ONLY;
 UPDATE t SET v = v + 1 WHERE id = 1;
 ROLLBACK;
+-- What heap does not give to SKIP LOCKED is not kept at the leader either: whoever wants it then is told so by heap alone.
+BEGIN;
+SET LOCAL onetrip.concurrency = optimistic;
+SELECT id FROM t WHERE id = 7 FOR UPDATE;
+\! psql -XAtq -v SHOW_CONTEXT=never -c BEGIN -c "SELECT id FROM t WHERE id IN (7, 8) ORDER BY id FOR UPDATE SKIP LOCKED" -c "\\! psql -XAtq -v SHOW_CONTEXT=never -c 'SELECT id FROM t WHERE id = 7 FOR UPDATE NOWAIT' -c 'SELECT id FROM t WHERE id = 8 FOR UPDATE NOWAIT'" -c ROLLBACK
+ROLLBACK;
 -- A statement of very many rows leaves room for the locks of others.
 CREATE TABLE many (id int PRIMARY KEY, v int);
 INSERT INTO many SELECT g, 0 FROM generate_series(1, 100001) g;
