@@ -184,6 +184,7 @@ static struct
  */
 static bool last_is_done = true;
 static OtTxnId last_txn;
+static uint64 nconnections = 0; /* that were tried */
 static OtLogIndex last_index;
 
 /*
@@ -482,7 +483,15 @@ ot_commit_connect(void)
 
 	/* DONE must only name a transaction whose verdict came on this connection. */
 	last_txn.sequence = 0;
+	nconnections++;
 	return ot_agent_open(ot_commit_agent(), OT_ROLE_BACKEND, none, none);
+}
+
+/* The number of the connection that is open, from 1; 0: none. */
+uint64
+ot_commit_connection(void)
+{
+	return ot_agent_is_open(ot_commit_agent()) ? nconnections : 0;
 }
 
 /* Called when PROPOSE has been sent: now the entry may be in the log. */

@@ -77,6 +77,7 @@ extern bool ot_fresh_reads_large_objects(PlannedStmt *plan);
 
 /* commit.c */
 extern bool ot_commit_connect(void);
+extern uint64 ot_commit_connection(void);
 extern void ot_commit_proposed(void);
 extern int	ot_commit_trips(void);
 extern void ot_commit_hand_over(const char *what, OtEntryKind kind, void (*wrap) (void));

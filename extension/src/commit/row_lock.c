@@ -89,6 +89,7 @@ static struct
 	uint64		row;			/* of the one for the row that is locked now; 0: it had
 								 * the lock, or has none */
 	int64		nasked;			/* locks that it has asked for, whatever the answer */
+	uint64		connection;		/* on which it got what it has */
 }			present;
 
 /* Of the requests of this session. */
@@ -382,13 +383,50 @@ ot_row_lock_goes_without(void)
 
 /* ---- what capture calls ---- */
 
+/* Knows no more of what requests from this number on have got. */
+static void
+row_lock_drop(uint64 from)
+{
+	HASH_SEQ_STATUS seq;
+	HeldLock   *held;
+
+	hash_seq_init(&seq, present.held);
+	while ((held = hash_seq_search(&seq)) != NULL)
+	{
+		if (held->number >= from)
+			(void) hash_search(present.held, &held->hash, HASH_REMOVE, NULL);
+	}
+	if (present.schema >= from)
+		present.schema = 0;
+}
+
+/* What the transaction got on a connection that has ended, it has no more. */
+static void
+row_lock_check_connection(void)
+{
+	if (likely(present.connection == ot_commit_connection()))
+		return;
+	present.connection = ot_commit_connection();
+	if (hash_get_num_entries(present.held) == 0)
+		return;
+	row_lock_drop(0);
+	ereport(WARNING,
+			(errcode(OT_ERR_NOT_NOW),
+			 errmsg("the transaction has lost its row locks"),
+			 errdetail("The connection to the node of region \"%s\" has ended.", ot_region),
+			 errhint("If another region changes the same rows, COMMIT may fail with 40001.")));
+}
+
 static void
 row_lock_begin(void)
 {
 	HASHCTL		ctl = {.keysize = sizeof(uint64), .entrysize = sizeof(HeldLock), .hcxt = TopTransactionContext};
 
 	if (present.has_asked)
+	{
+		row_lock_check_connection();
 		return;
+	}
 	present.held = hash_create("onetrip row locks", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	present.txn = ot_commit_own_txn();
 	present.has_asked = true;
@@ -397,6 +435,7 @@ row_lock_begin(void)
 static void
 row_lock_take(const RowLockRequest *request)
 {
+	row_lock_check_connection();
 	for (int i = 0; i < request->nlocks; i++)
 	{
 		HeldLock   *held = hash_search(present.held, &request->locks[i].hash, HASH_ENTER, NULL);
@@ -527,17 +566,7 @@ ot_row_lock_all(Relation rel, OtRowLock *locks, int nlocks)
 static void
 row_lock_forget(uint64 from)
 {
-	HASH_SEQ_STATUS seq;
-	HeldLock   *held;
-
-	hash_seq_init(&seq, present.held);
-	while ((held = hash_seq_search(&seq)) != NULL)
-	{
-		if (held->number >= from)
-			(void) hash_search(present.held, &held->hash, HASH_REMOVE, NULL);
-	}
-	if (present.schema >= from)
-		present.schema = 0;
+	row_lock_drop(from);
 	row_lock_give_back(from);
 }
 
@@ -589,6 +618,7 @@ row_lock_schema(OtHash schema)
 	if (answer.outcome != OT_LOCK_GRANTED)
 		return;
 	row_lock_take(&request);
+	present.schema = request.number;	/* also if others were lost */
 	(void) ot_position_wait_shown(answer.at, request.deadline);
 }
 

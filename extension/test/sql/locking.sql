@@ -118,6 +118,13 @@ SET LOCAL onetrip.concurrency = optimistic;
 SELECT id FROM t WHERE id = 7 FOR UPDATE;
 \! psql -XAtq -v SHOW_CONTEXT=never -c BEGIN -c "SELECT id FROM t WHERE id IN (7, 8) ORDER BY id FOR UPDATE SKIP LOCKED" -c "\\! psql -XAtq -v SHOW_CONTEXT=never -c 'SELECT id FROM t WHERE id = 7 FOR UPDATE NOWAIT' -c 'SELECT id FROM t WHERE id = 8 FOR UPDATE NOWAIT'" -c ROLLBACK
 ROLLBACK;
+-- A connection that has ended takes the locks along, and what is touched again is asked for again.
+BEGIN;
+SELECT FROM t WHERE id IN (1, 2) FOR UPDATE;
+SELECT unit.use_socket(NULL);
+UPDATE t SET v = 2 WHERE id = 1;
+:other "UPDATE t SET v = 3 WHERE id = 1"
+ROLLBACK;
 -- A statement of very many rows leaves room for the locks of others.
 CREATE TABLE many (id int PRIMARY KEY, v int);
 INSERT INTO many SELECT g, 0 FROM generate_series(1, 100001) g;
