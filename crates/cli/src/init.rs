@@ -16,7 +16,7 @@ use nix::fcntl::{Flock, FlockArg};
 use onetrip_client::postgres::bin_dir;
 use onetrip_client::{ports, say, Topology};
 use onetrip_core::{MemberRole, NodeId, RegionId};
-use onetrip_node::config::{Member, NodeConfig, PostgresConfig, FILE_NAME};
+use onetrip_node::config::{KeySeed, Member, NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::postgres::{
     become_user, bootstrap, end_bootstrap_below, prepare_folder, scram_verifier, LetIn, Server, ROOT_BECOMES,
 };
@@ -134,6 +134,8 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     prepare_folder(&data, &args.user)?;
     // As the caller, who may be the only one to read it.
     let authority = authority(args, &nodes)?;
+    let key_seed = key_seed(args, authority.as_ref())?;
+    nodes.iter_mut().for_each(|node| node.key_seed = key_seed);
     become_user(&args.user, &data)?;
     let mut unfinished = Unfinished::take(&data)?;
     check_new(&nodes, &[])?;
@@ -355,6 +357,7 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
             members,
             log_bytes_max: 4 << 30,
             level: onetrip_core::level::KNOWN,
+            key_seed: KeySeed::default(),
             data_dir: data.join(&region.name),
         });
     }
@@ -368,6 +371,15 @@ fn authority(args: &InitArgs, nodes: &[NodeConfig]) -> Result<Option<Authority>>
         return Ok(Some(Authority::new(&node.cluster)?));
     };
     Ok(Some(Authority::load_or_make(folder, &node.cluster)?))
+}
+
+/// Without certificates, nodes that are made on machines of their own have no secret in common.
+fn key_seed(args: &InitArgs, authority: Option<&Authority>) -> Result<KeySeed> {
+    match authority {
+        Some(authority) => Ok(KeySeed::of_authority(authority)?),
+        None if args.region.is_some() => Ok(KeySeed::default()),
+        None => Ok(KeySeed::draw()?),
+    }
 }
 
 /// Makes the nodes in parallel, because each takes most of its time for initdb.

@@ -190,6 +190,7 @@ fn config(args: &JoinArgs, reply: &JoinReply, place: &Place, data: &Path) -> Res
         memory: Default::default(),
         log_bytes_max: 4 << 30,
         level: Default::default(),
+        key_seed: reply.settings.key_seed,
         members: Vec::new(),
         data_dir: data.to_path_buf(),
     })

@@ -6,7 +6,8 @@
 
 use crate::error::{Error, Result};
 pub use crate::memory::Memory;
-use crate::tls;
+use crate::secret;
+use crate::tls::{self, Authority};
 pub use crate::traces::TracesConfig;
 use onetrip_core::certifier::Limits;
 use onetrip_core::members::AUTO;
@@ -87,6 +88,9 @@ pub struct NodeConfig {
     /// The format level with which the cluster begins, the same in the files of all nodes.
     #[serde(default, skip_serializing_if = "is_level_0")]
     pub level: Level,
+    /// Goes into the hash of every key, the same on all nodes, for good.
+    #[serde(default, skip_serializing_if = "KeySeed::is_none")]
+    pub key_seed: KeySeed,
     /// How much memory queues and caches may take.
     #[serde(default, skip_serializing_if = "Memory::is_default")]
     pub memory: Memory,
@@ -114,6 +118,58 @@ pub struct Member {
 fn default_role() -> MemberRole {
     MemberRole::Voter
 }
+/// A secret of the cluster's servers: whoever knows it can choose values whose key is that of something else.  0 in a
+/// cluster that an earlier release has made.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct KeySeed(u64);
+
+impl KeySeed {
+    pub fn draw() -> Result<Self> {
+        secret::draw_number().map(Self)
+    }
+
+    /// That of a cluster whose nodes are made on machines of their own, which have the authority's key in common.
+    pub fn of_authority(authority: &Authority) -> Result<Self> {
+        let key = authority.key_pem().ok_or_else(|| Error::Internal("the authority has no key".into()))?;
+        let hash = tls::sha256(format!("onetrip key seed\n{key}").as_bytes());
+        Ok(Self(u64::from_le_bytes(hash[..8].try_into().expect("it has 32 bytes"))))
+    }
+
+    pub fn is_none(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// By which two members see whether theirs is the same; 0 if there is none.
+    pub fn check(self) -> u32 {
+        let hash = tls::sha256(&self.0.to_le_bytes());
+        if self.is_none() {
+            return 0;
+        }
+        u32::from_le_bytes(hash[..4].try_into().expect("it has 32 bytes"))
+    }
+}
+
+impl TryFrom<String> for KeySeed {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(text: String) -> std::result::Result<Self, Self::Error> {
+        u64::from_str_radix(&text, 16).map(Self)
+    }
+}
+
+impl From<KeySeed> for String {
+    fn from(seed: KeySeed) -> String {
+        format!("{:016x}", seed.0)
+    }
+}
+
+impl std::fmt::Debug for KeySeed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeySeed")
+    }
+}
+
 fn is_level_0(level: &Level) -> bool {
     *level == Level(0)
 }

@@ -38,6 +38,8 @@ async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<(
     let again = request_join(&cluster.configs[1].listen.to_string(), &token, request()).await?;
     ensure!(again.member.id == NodeId(5) && !again.members.contains(NodeId(4)), "{:?}", again.members);
     let reply = again;
+    let seed = reply.settings.key_seed;
+    ensure!(!seed.is_none() && seed == cluster.configs[0].key_seed, "the key of a row would be another one there");
 
     let elsewhere = JoinRequest { region: "r4".into(), address: "127.0.0.1:1".into(), postgres: None };
     let refused = request_join(&cluster.configs[1].listen.to_string(), &token, elsewhere).await;

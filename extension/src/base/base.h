@@ -102,6 +102,7 @@ extern char *ot_region;
 extern char *ot_agent_socket;
 extern int	ot_node_id;
 extern int	ot_format_level;
+extern uint64 ot_key_seed;
 extern int	ot_trace_every;
 extern int	ot_sequence_slot;
 extern int	ot_sequence_stride;

@@ -201,6 +201,13 @@ typedef RelFileNode OtRelFile;
 	} while (0)
 #endif
 
+/* 16: values of settings have a memory context of their own */
+#if PG_VERSION_NUM < 160000
+#define guc_malloc(elevel, size) malloc(size)
+#define guc_strdup(elevel, text) strdup(text)
+#define guc_free(value) free(value)
+#endif
+
 /* 16: get_guc_variables() makes its list of all settings anew, with palloc(). */
 #if PG_VERSION_NUM >= 160000
 #define OT_GUC_VARIABLES(count) get_guc_variables(count)

@@ -22,6 +22,7 @@ char	   *ot_region = NULL;
 char	   *ot_agent_socket = NULL;
 int			ot_node_id = 0;
 int			ot_format_level = 0;
+uint64		ot_key_seed = 0;
 int			ot_trace_every = 0;
 int			ot_sequence_slot = 0;
 int			ot_sequence_stride = 1;
@@ -80,6 +81,38 @@ static const struct config_enum_entry new_tables_values[] = {
 	{NULL, 0, false}
 };
 
+static char *key_seed_shown = NULL;
+
+/* Sixteen hexadecimal digits, which nobody is to see. */
+static bool
+settings_check_key_seed(char **value, void **extra, GucSource source)
+{
+	uint64	   *seed = guc_malloc(LOG, sizeof(uint64));
+	char	   *end;
+
+	*extra = seed;
+	if (seed == NULL)
+		return false;
+	*seed = strtou64(*value, &end, 16);
+	if (*end != '\0')
+	{
+		GUC_check_errdetail("It is a hexadecimal number.");
+		return false;
+	}
+	if (**value != '\0')
+	{
+		guc_free(*value);
+		*value = guc_strdup(LOG, "***");
+	}
+	return *value != NULL;
+}
+
+static void
+settings_assign_key_seed(const char *value, void *extra)
+{
+	ot_key_seed = *(uint64 *) extra;
+}
+
 void
 ot_settings_init(void)
 {
@@ -110,6 +143,12 @@ ot_settings_init(void)
 							"that this library knows.",
 							&ot_format_level, 0, 0, OT_FORMAT_LEVEL_KNOWN,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("onetrip.key_seed",
+							   "Goes into the hash of every key: the cluster's secret, never shown.",
+							   "The same on every node, fixed when the cluster is made.",
+							   &key_seed_shown, "",
+							   PGC_POSTMASTER, GUC_SUPERUSER_ONLY | GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE,
+							   settings_check_key_seed, settings_assign_key_seed, NULL);
 	DefineCustomIntVariable("onetrip.trace_every",
 							"Of how many COMMITs the node makes a trace of one; 0 makes none.",
 							"The node sets it from [traces] in node.toml.",

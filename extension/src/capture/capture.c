@@ -72,17 +72,19 @@ ot_capture_lock_first_with(OtRowLockCallback callback, void (*refused) (void))
 
 /* ---- hashes ---- */
 
-/* Seeds keep keys of different kinds apart. */
-#define SEED_TABLE	UINT64CONST(0x6f6e65747269700a)
-#define SEED_SCHEMA UINT64CONST(0x6f6e65747269700b)
-#define SEED_CODE	UINT64CONST(0x6f6e65747269700e)
+/*
+ * Seeds keep keys of different kinds apart.  The cluster's own, which is secret, keeps
+ * roles from choosing values whose key would be that of something else.
+ */
+#define SEED_SCHEMA (UINT64CONST(0x6f6e65747269700b) ^ ot_key_seed)
+#define SEED_CODE	(UINT64CONST(0x6f6e65747269700e) ^ ot_key_seed)
 
 OtHash
 ot_hash_table(const char *schema, const char *name)
 {
 	OtHash		hash;
 
-	hash.value = hash_bytes_extended((const unsigned char *) schema, strlen(schema), SEED_TABLE);
+	hash.value = hash_bytes_extended((const unsigned char *) schema, strlen(schema), OT_SEED_TABLE ^ ot_key_seed);
 	hash.value = hash_bytes_extended((const unsigned char *) name, strlen(name), hash.value);
 	return hash;
 }

@@ -139,6 +139,8 @@ extern void ot_locking_table_init(void);
 extern bool ot_locks_rows_first(Relation rel);
 extern void ot_capture_init(void);
 extern void ot_capture_lock_first_with(OtRowLockCallback callback, void (*refused) (void));
+#define OT_SEED_TABLE	UINT64CONST(0x6f6e65747269700a)
+
 extern OtHash ot_hash_table(const char *schema, const char *name);
 extern OtHash ot_hash_schema(void);
 extern OtHash ot_hash_code(void);

@@ -21,6 +21,7 @@ extern void ot_write_set_looks_names_up(void);
 extern uint32 ot_write_set_number_object(uint32 kind, Oid oid);
 extern void ot_write_set_note_rows(Oid relid, int rows);
 
+extern uint64 ot_hash_to_show(uint64 hash);
 extern bool ot_write_set_has_key(OtHash hash, OtKeyMode mode);
 extern void ot_write_set_take_back_from(int at);
 

@@ -222,6 +222,18 @@ object_name_refuse_local(OtObjectKind kind, const Identity *identity, Oid oid)
 		object_name_refuse_object(kind, "a TOAST table", quote_identifier(identity->name));
 }
 
+static uint64
+object_name_hash_names(OtObjectKind kind, const char *schema, const char *name, uint64 key_seed)
+{
+	unsigned char letter = (unsigned char) kind;
+	uint64		hash = OT_SEED_TABLE ^ key_seed;
+
+	if (kind != OT_OBJECT_RELATION)
+		hash = hash_bytes_extended(&letter, 1, UINT64CONST(0x6f6e65747269700d) ^ key_seed);
+	hash = hash_bytes_extended((const unsigned char *) schema, strlen(schema), hash);
+	return hash_bytes_extended((const unsigned char *) name, strlen(name), hash);
+}
+
 /*
  * The hash of the object's key, made without any OID, so that it is the same in
  * every region.  The arguments of a function are not part of it: their types
@@ -230,14 +242,8 @@ object_name_refuse_local(OtObjectKind kind, const Identity *identity, Oid oid)
 static OtHash
 object_name_hash_identity(OtObjectKind kind, const char *schema, const char *name)
 {
-	unsigned char letter = (unsigned char) kind;
-	OtHash		hash;
+	OtHash		hash = {object_name_hash_names(kind, schema, name, ot_key_seed)};
 
-	if (kind == OT_OBJECT_RELATION)
-		return ot_hash_table(schema, name);
-	hash.value = hash_bytes_extended(&letter, 1, UINT64CONST(0x6f6e65747269700d));
-	hash.value = hash_bytes_extended((const unsigned char *) schema, strlen(schema), hash.value);
-	hash.value = hash_bytes_extended((const unsigned char *) name, strlen(name), hash.value);
 	return hash;
 }
 
@@ -355,7 +361,7 @@ ot_object_name_hash(OtObjectKind kind, Oid oid)
 	if (!object_name_look_up_identity(kind, oid, &identity))
 		return kind;
 	schema = object_name_schema_name(identity.schema);
-	hash = object_name_hash_identity(kind, schema, identity.name).value;
+	hash = object_name_hash_names(kind, schema, identity.name, 0);
 	pfree(schema);
 	hash = hash_combine64(hash, (uint64) identity.encoding);
 	if (OidIsValid(identity.type))

@@ -358,7 +358,7 @@ reads_put_key(OtHash hash, OtKeyMode mode, Oid relid, bool of_table, void *conte
 		return;
 	values[0] = ObjectIdGetDatum(relid);
 	values[1] = CStringGetTextDatum(of_table ? "READ TABLE" : "READ ROW");
-	values[2] = Int64GetDatum((int64) hash.value);
+	values[2] = Int64GetDatum((int64) ot_hash_to_show(hash.value));
 	values[3] = Int64GetDatum((int64) reads.base.value);
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }

@@ -29,10 +29,14 @@
 #include "capture/capture_internal.h"
 
 #include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "common/cryptohash.h"
 #include "common/hashfn.h"
+#include "common/sha2.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -613,7 +617,7 @@ ot_write_set_has_key(OtHash hash, OtKeyMode mode)
 void
 ot_write_set_entry(OtLogIndex base)
 {
-	OtHash		hash = {hash_bytes_extended((const unsigned char *) "advance", 7, 0)};
+	OtHash		hash = {hash_bytes_extended((const unsigned char *) "advance", 7, ot_key_seed)};
 
 	ot_write_set_key(hash, OT_KEY_SHARE, base, InvalidOid);
 }
@@ -1008,6 +1012,29 @@ ot_write_set_statements(StringInfo out)
 
 /* ---- functions for SQL ---- */
 
+/*
+ * From a key's hash and the value that it was made of, others could be computed.  So
+ * who may not watch the cluster gets a number that is as good to compare, and no more.
+ */
+uint64
+ot_hash_to_show(uint64 hash)
+{
+	uint64		both[2] = {ot_key_seed, hash};
+	uint8		digest[PG_SHA256_DIGEST_LENGTH];
+	pg_cryptohash_ctx *ctx;
+
+	if (has_privs_of_role(GetUserId(), ROLE_PG_MONITOR))
+		return hash;
+	ctx = pg_cryptohash_create(PG_SHA256);
+	if (pg_cryptohash_init(ctx) < 0 ||
+		pg_cryptohash_update(ctx, (uint8 *) both, sizeof(both)) < 0 ||
+		pg_cryptohash_final(ctx, digest, sizeof(digest)) < 0)
+		elog(ERROR, "could not compute a hash: %s", pg_cryptohash_error(ctx));
+	pg_cryptohash_free(ctx);
+	memcpy(&hash, digest, sizeof(hash));
+	return hash;
+}
+
 PG_FUNCTION_INFO_V1(ot_pending_keys);
 PG_FUNCTION_INFO_V1(ot_pending_bytes);
 
@@ -1035,7 +1062,7 @@ ot_pending_keys(PG_FUNCTION_ARGS)
 		values[0] = ObjectIdGetDatum(key->relid);
 		nulls[0] = !OidIsValid(key->relid);
 		values[1] = CStringGetTextDatum(mode_names[key->mode]);
-		values[2] = Int64GetDatum((int64) key->hash);
+		values[2] = Int64GetDatum((int64) ot_hash_to_show(key->hash));
 		values[3] = Int64GetDatum((int64) key->base);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}

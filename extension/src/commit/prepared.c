@@ -85,7 +85,7 @@ static OtHash
 prepared_name(const char *gid)
 {
 	char	   *text = psprintf("prepared %s", gid);
-	OtHash		hash = {hash_bytes_extended((const unsigned char *) text, strlen(text), 0)};
+	OtHash		hash = {hash_bytes_extended((const unsigned char *) text, strlen(text), ot_key_seed)};
 
 	pfree(text);
 	return hash;

@@ -36,3 +36,26 @@ SHOW onetrip.database;
 RESET ROLE;
 RESET onetrip.commit_timeout;
 DROP ROLE onetrip_test_user;
+
+-- Goal: nobody can compute a key, so that no role can choose a value whose key is that of something else.
+-- Method: the hash that keys would have without the cluster's seed; who may not watch the cluster is shown others.
+SHOW onetrip.key_seed;
+CREATE TABLE seeded (t text PRIMARY KEY);
+CREATE ROLE onetrip_test_user;
+GRANT INSERT ON seeded TO onetrip_test_user;
+BEGIN;
+ALTER TABLE seeded ADD n int;
+SELECT count(*) AS keys, count(*) FILTER (WHERE hash IN (hashtextextended('schema', x'6f6e65747269700b'::bigint),
+    hashtextextended('seeded', hashtextextended('public', x'6f6e65747269700a'::bigint)))) AS computed FROM onetrip.pending_keys();
+ROLLBACK;
+BEGIN;
+INSERT INTO seeded VALUES ('a');
+CREATE TEMP TABLE keys_shown AS SELECT * FROM onetrip.pending_keys();
+GRANT SELECT ON keys_shown TO onetrip_test_user;
+SET LOCAL ROLE onetrip_test_user;
+SELECT count(*) AS keys, count(*) FILTER (WHERE hash IN (SELECT hash FROM keys_shown)) AS known, count(DISTINCT hash) AS hashes
+  FROM onetrip.pending_keys();
+SHOW onetrip.key_seed;
+ROLLBACK;
+DROP TABLE seeded;
+DROP ROLE onetrip_test_user;

@@ -29,7 +29,7 @@ use clap::Args;
 use nix::fcntl::{Flock, FlockArg};
 use onetrip_client::{complain, postgres, say};
 use onetrip_core::{MemberRole, NodeId, PreferredLeader, RegionId};
-use onetrip_node::config::{Member, NodeConfig, PostgresConfig, FILE_NAME};
+use onetrip_node::config::{KeySeed, Member, NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::postgres::{
     become_user, control_data, hba, identifier, prepare_folder, processes_of, quoted, remove_folder, sync_folder,
     Server, SingleUser,
@@ -440,6 +440,7 @@ fn config(args: &AdoptArgs, old: &Old, postgres_port: u16, listen_addresses: &st
         max_entry_bytes: 256 << 20,
         log_bytes_max: 4 << 30,
         level: onetrip_core::level::KNOWN,
+        key_seed: KeySeed::draw()?,
         http_anywhere: false,
         http_tls: false,
         http_certificate: None,

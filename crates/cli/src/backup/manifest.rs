@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{bail, Context, Result};
 use onetrip_core::{LogIndex, NodeId, RegionId};
+use onetrip_node::config::KeySeed;
 use serde::{Deserialize, Serialize};
 
 pub const MANIFEST: &str = "manifest.json";
@@ -28,6 +29,9 @@ pub struct Manifest {
     pub max_entry_bytes: u64,
     pub sequence_stride: u32,
     pub sequence_slot: u32,
+    /// As in `node.toml`.
+    #[serde(default, skip_serializing_if = "KeySeed::is_none")]
+    pub key_seed: KeySeed,
     /// The log index of the checkpoint.
     pub checkpoint: LogIndex,
     /// The copied PostgreSQL shows no entry above this one, so this is the lowest position that can be restored.
@@ -135,6 +139,7 @@ pub mod fuzz {
             max_entry_bytes: 2,
             sequence_stride: 8,
             sequence_slot: 0,
+            key_seed: KeySeed::default(),
             checkpoint: LogIndex(3),
             position: LogIndex(4),
             started: "2026-11-22T01:00:00.250Z".into(),

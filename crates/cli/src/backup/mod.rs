@@ -163,6 +163,7 @@ async fn make(config: &NodeConfig, postgres: &PostgresConfig, to: &Path) -> Resu
         max_entry_bytes: config.max_entry_bytes,
         sequence_stride: config.sequence_stride,
         sequence_slot: config.sequence_slot,
+        key_seed: config.key_seed,
         checkpoint: index,
         position,
         started: manifest::time_text(started),

@@ -213,6 +213,7 @@ fn config(args: &RestoreArgs, manifest: &Manifest, place: &Place, bin_dir: &Path
         max_entry_bytes: manifest.max_entry_bytes,
         log_bytes_max: 4 << 30,
         level: Default::default(),
+        key_seed: manifest.key_seed,
         http_anywhere: false,
         http_tls: false,
         http_certificate: None,

@@ -571,6 +571,9 @@ fn an_interrupted_init_is_not_in_the_way_of_the_next() -> Result<()> {
     ensure!(!again.status.success() && told(&again).contains("nothing was changed"), "{}", told(&again));
     ensure!(!ca.exists(), "an authority was made for nobody");
     ensure!(REGIONS.iter().all(|name| data.join(name).join("node.toml").is_file()));
+    let seeds =
+        REGIONS.iter().map(|name| Ok(NodeConfig::load(&data.join(name))?.key_seed)).collect::<Result<Vec<_>>>()?;
+    ensure!(!seeds[0].is_none() && seeds.iter().all(|seed| *seed == seeds[0]));
     Ok(())
 }
 

@@ -47,6 +47,7 @@ pub(super) fn join_reply_seeds() -> Vec<Vec<u8>> {
             window_entries: 1,
             sequence_stride: 8,
             max_entry_bytes: 1 << 20,
+            key_seed: Default::default(),
             database: Some("onetrip".into()),
         },
         tls: None,

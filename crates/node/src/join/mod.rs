@@ -12,6 +12,7 @@ mod token;
 
 pub use token::{JoinToken, NotAToken};
 
+use crate::config::KeySeed;
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::tls::{self, Authority, Issued, PeerStream};
@@ -73,6 +74,8 @@ pub struct ClusterSettings {
     pub window_entries: u64,
     pub sequence_stride: u32,
     pub max_entry_bytes: u64,
+    #[serde(default)]
+    pub key_seed: KeySeed,
     /// The replicated database.  `None` if a witness has answered, which does not know it.
     pub database: Option<String>,
 }

@@ -114,6 +114,7 @@ fn example(node_folder: &Path) -> Server {
         looks_read_only: std::sync::Arc::default(),
         tls: true,
         level: Default::default(),
+        key_seed: Default::default(),
         trace_every: None,
     }
 }

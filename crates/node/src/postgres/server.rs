@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use super::{file_error, PostgresError};
-use crate::config::{NodeConfig, CHECKPOINT_FILE};
+use crate::config::{KeySeed, NodeConfig, CHECKPOINT_FILE};
 use crate::disk::CheckpointFile;
 use crate::space::Room;
 use crate::tls;
@@ -44,6 +44,7 @@ pub struct Server {
     pub tls: bool,
     /// The format level with which the cluster began.
     pub level: Level,
+    pub key_seed: KeySeed,
     /// Of how many COMMITs one is traced.
     pub trace_every: Option<u32>,
 }
@@ -67,6 +68,7 @@ impl Server {
             looks_read_only: Arc::default(),
             tls: config.tls,
             level: config.level,
+            key_seed: config.key_seed,
             trace_every: config.traces.as_ref().map(|traces| traces.every()),
         })
     }
@@ -194,6 +196,9 @@ impl Server {
         if level > Level(0) {
             // A library that is older than levels does not know the setting.
             settings.push(("onetrip.format_level", level.to_string()));
+        }
+        if !self.key_seed.is_none() {
+            settings.push(("onetrip.key_seed", text(&String::from(self.key_seed))));
         }
         if let Some(every) = self.trace_every {
             settings.push(("onetrip.trace_every", every.to_string()));
@@ -444,6 +449,9 @@ mod tests {
         assert!(!server.settings(17, Level(0)).contains("wal_writer"));
         assert!(!settings.contains("format_level"));
         assert!(server.settings(15, Level(1)).contains("onetrip.format_level = 1\n"));
+        assert!(!settings.contains("key_seed"));
+        let seeded = Server { key_seed: KeySeed::try_from("1f".to_string()).unwrap(), ..example(Path::new("/data")) };
+        assert!(seeded.settings(15, Level(1)).contains("onetrip.key_seed = '000000000000001f'\n"));
         assert!(settings.contains("ssl = on\nssl_cert_file = '/data/it''s/tls/node.crt'\n"), "{settings}");
         assert!(!Server { tls: false, ..server }.settings(15, Level(0)).contains("ssl"));
     }

@@ -306,7 +306,7 @@ impl Transport {
         let beginning = self.peers.read().expect("no code that holds this lock panics").beginning;
         if beginning != 0 && hello.beginning != beginning {
             return refused(
-                "it has begun with other members, another `window_entries` or another `preferred_leader` than this \
+                "it has begun with other members, another `window_entries`, `key_seed` or `preferred_leader` than this \
                  node, so the two could reach different verdicts, or choose different places for the leader: in a new \
                  cluster, make these the same in all nodes' node.toml"
                     .into(),

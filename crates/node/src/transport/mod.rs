@@ -111,7 +111,7 @@ struct Peers {
     next_id: NodeId,
     /// This node's region and address in the table of members.
     own: Option<(RegionId, String)>,
-    /// [`Members::beginning`]; 0 until the table is known.
+    /// [`Members::beginning`] and the seed of keys; 0 until the table is known.
     beginning: u32,
     /// The format level in force: who does not know it is not let in.
     level: Level,
@@ -201,6 +201,7 @@ impl Transport {
                 window_entries: config.window_entries,
                 sequence_stride: config.sequence_stride,
                 max_entry_bytes: config.max_entry_bytes,
+                key_seed: config.key_seed,
                 database: config.postgres.as_ref().map(|p| p.database.clone()),
             },
             tls: tls.map(|tls| RwLock::new(Arc::new(tls))),
@@ -216,7 +217,10 @@ impl Transport {
         let peers = members.members.iter().map(|m| (m.id, m.region.clone(), m.address.clone()));
         let before = {
             let mut peers = self.peers.write().expect("no code that holds this lock panics");
-            peers.beginning = members.beginning;
+            peers.beginning = match members.beginning {
+                0 => 0,
+                beginning => beginning ^ self.settings.key_seed.check(),
+            };
             std::mem::replace(&mut peers.level, members.level)
         };
         self.set_peers(peers, members.next_id);

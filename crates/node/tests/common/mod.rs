@@ -5,7 +5,7 @@ use anyhow::{bail, ensure, Context, Result};
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{take_frame, FromPostgres, Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VERSION};
 use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, MemberRole, Members, NodeId, RegionId, TxnId};
-use onetrip_node::config::Memory;
+use onetrip_node::config::{KeySeed, Memory};
 use onetrip_node::secret::{self, Secret};
 use onetrip_node::tls::{self, Authority};
 use onetrip_node::{AdminReply, AdminRequest, Member, Node, NodeConfig};
@@ -102,6 +102,7 @@ impl Cluster {
                 members: (1..=nodes).map(member).collect(),
                 log_bytes_max: 4 << 30,
                 level: Default::default(),
+                key_seed: KeySeed::of_authority(&authority)?,
                 data_dir,
             };
             config.save()?;
