@@ -125,6 +125,8 @@ extern void ot_write_set_operations(StringInfo out);
 extern void ot_write_set_statements(StringInfo out);
 extern void ot_write_set_read_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid);
 extern bool ot_write_set_key_is_read(uint32 key_number);
+extern List *ot_write_set_key_tables(void);
+extern void ot_write_set_note_named(uint32 number);
 extern Oid	ot_write_set_key_table(uint32 key_number);
 extern ItemPointerData ot_write_set_key_row(uint32 key_number, OtHash *hash);
 extern int	ot_write_set_tables(Oid *relids, int max);

@@ -18,6 +18,7 @@ extern uint16 ot_write_set_relation(Relation rel);
 extern void ot_write_set_check_size(void);
 extern bool ot_write_set_find_object(uint32 kind, Oid oid, uint32 *number);
 extern void ot_write_set_looks_names_up(void);
+extern bool ot_write_set_next_named(int *at, uint32 *kind, Oid *oid);
 extern uint32 ot_write_set_number_object(uint32 kind, Oid oid);
 extern void ot_write_set_note_rows(Oid relid, int rows);
 

@@ -63,6 +63,7 @@
 typedef struct Identity
 {
 	Oid			schema;
+	Oid			owner;			/* a role is its own */
 	char		name[NAMEDATALEN];
 	Oid			type;			/* of an enum's label */
 	int			nargs;			/* of a function, or 2 of an operator */
@@ -91,6 +92,7 @@ object_name_look_up_identity(OtObjectKind kind, Oid oid, Identity *identity)
 			WITH_TUPLE(TYPEOID, Form_pg_type)
 			{
 				identity->schema = form->typnamespace;
+				identity->owner = form->typowner;
 				strlcpy(identity->name, NameStr(form->typname), NAMEDATALEN);
 			}
 			break;
@@ -105,6 +107,7 @@ object_name_look_up_identity(OtObjectKind kind, Oid oid, Identity *identity)
 			WITH_TUPLE(RELOID, Form_pg_class)
 			{
 				identity->schema = form->relnamespace;
+				identity->owner = form->relowner;
 				strlcpy(identity->name, NameStr(form->relname), NAMEDATALEN);
 			}
 			break;
@@ -112,6 +115,7 @@ object_name_look_up_identity(OtObjectKind kind, Oid oid, Identity *identity)
 			WITH_TUPLE(PROCOID, Form_pg_proc)
 			{
 				identity->schema = form->pronamespace;
+				identity->owner = form->proowner;
 				strlcpy(identity->name, NameStr(form->proname), NAMEDATALEN);
 				identity->nargs = form->pronargs;
 				memcpy(identity->args, form->proargtypes.values, sizeof(Oid) * form->pronargs);
@@ -121,6 +125,7 @@ object_name_look_up_identity(OtObjectKind kind, Oid oid, Identity *identity)
 			WITH_TUPLE(OPEROID, Form_pg_operator)
 			{
 				identity->schema = form->oprnamespace;
+				identity->owner = form->oprowner;
 				strlcpy(identity->name, NameStr(form->oprname), NAMEDATALEN);
 				identity->nargs = 2;
 				identity->args[0] = form->oprleft;
@@ -129,16 +134,23 @@ object_name_look_up_identity(OtObjectKind kind, Oid oid, Identity *identity)
 			break;
 		case OT_OBJECT_ROLE:
 			WITH_TUPLE(AUTHOID, Form_pg_authid)
+			{
+				identity->owner = oid;
 				strlcpy(identity->name, NameStr(form->rolname), NAMEDATALEN);
+			}
 			break;
 		case OT_OBJECT_NAMESPACE:
 			WITH_TUPLE(NAMESPACEOID, Form_pg_namespace)
+			{
+				identity->owner = form->nspowner;
 				strlcpy(identity->name, NameStr(form->nspname), NAMEDATALEN);
+			}
 			break;
 		case OT_OBJECT_TS_CONFIG:
 			WITH_TUPLE(TSCONFIGOID, Form_pg_ts_config)
 			{
 				identity->schema = form->cfgnamespace;
+				identity->owner = form->cfgowner;
 				strlcpy(identity->name, NameStr(form->cfgname), NAMEDATALEN);
 			}
 			break;
@@ -146,6 +158,7 @@ object_name_look_up_identity(OtObjectKind kind, Oid oid, Identity *identity)
 			WITH_TUPLE(TSDICTOID, Form_pg_ts_dict)
 			{
 				identity->schema = form->dictnamespace;
+				identity->owner = form->dictowner;
 				strlcpy(identity->name, NameStr(form->dictname), NAMEDATALEN);
 			}
 			break;
@@ -153,6 +166,7 @@ object_name_look_up_identity(OtObjectKind kind, Oid oid, Identity *identity)
 			WITH_TUPLE(COLLOID, Form_pg_collation)
 			{
 				identity->schema = form->collnamespace;
+				identity->owner = form->collowner;
 				strlcpy(identity->name, NameStr(form->collname), NAMEDATALEN);
 				identity->encoding = form->collencoding;
 			}
@@ -327,6 +341,34 @@ ot_object_ref(OtObjectKind kind, Oid oid)
 	}
 	object_name_refuse_local(kind, &identity, oid);
 	return object_name_introduce(kind, oid, &identity, base);
+}
+
+/*
+ * What is prepared holds the definition of all that its values name, and such a value
+ * may name anything.  So it has to be what the role could hold by itself: its own, or
+ * a relation that it may read.
+ */
+void
+ot_object_check_may_hold(void)
+{
+	Identity	identity;
+	uint32		kind;
+	Oid			oid;
+
+	for (int at = 0; ot_write_set_next_named(&at, &kind, &oid);)
+	{
+		if (!object_name_look_up_identity(kind, oid, &identity) ||
+			has_privs_of_role(GetUserId(), identity.owner) ||
+			(kind == OT_OBJECT_RELATION && pg_class_aclcheck(oid, GetUserId(), ACL_SELECT) == ACLCHECK_OK))
+			continue;
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("cannot PREPARE a transaction that has stored a reference to %s %s",
+						object_name_kind_name(kind), quote_identifier(identity.name)),
+				 errdetail("Nobody could drop it until the transaction is ended, and it does not belong to role \"%s\".",
+						   GetUserNameFromId(GetUserId(), false)),
+				 errhint("Use COMMIT, or keep its name in a column of type text.")));
+	}
 }
 
 /* Takes only the key, for an object that the write set names in another way. */

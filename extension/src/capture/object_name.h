@@ -46,6 +46,7 @@ typedef uint32 OtObjectRef;
 
 /* in the region of the transaction */
 extern OtObjectRef ot_object_ref(OtObjectKind kind, Oid oid);
+extern void ot_object_check_may_hold(void);
 extern void ot_object_share_key(OtObjectKind kind, Oid oid);
 extern void ot_object_take_key(Oid class_id, Oid oid);
 extern uint64 ot_object_name_hash(OtObjectKind kind, Oid oid);

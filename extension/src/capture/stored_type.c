@@ -320,8 +320,9 @@ stored_type_add_reference(Place *place, char *at, OtObjectRef ref)
 	names->items[names->count++].object = ref;
 }
 
+/* `any`: a value of this type may name any object of this kind, and is not of it. */
 static void
-stored_type_add_name(Place *place, char *at, OtObjectKind kind)
+stored_type_add_name(Place *place, char *at, OtObjectKind kind, bool any)
 {
 	Oid			oid;
 	OtObjectRef ref;
@@ -335,6 +336,8 @@ stored_type_add_name(Place *place, char *at, OtObjectKind kind)
 			(uint32) ot_object_name_hash(kind, oid) & ~OT_OBJECT_FIXED;
 	else
 		ref = ot_object_ref(kind, oid);
+	if (any && !place->hashes && !(ref & OT_OBJECT_FIXED))
+		ot_write_set_note_named(ref);
 	if (ref != (OT_OBJECT_FIXED | oid))
 		stored_type_add_reference(place, at, ref);
 }
@@ -352,7 +355,7 @@ stored_type_find_in_array(Place *place, ArrayType *array)
 	bool		typbyval;
 	char		typalign;
 
-	stored_type_add_name(place, (char *) &array->elemtype, OT_OBJECT_TYPE);
+	stored_type_add_name(place, (char *) &array->elemtype, OT_OBJECT_TYPE, false);
 	if (!ot_type_contains_names(element))
 		return;
 	get_typlenbyvalalign(element, &typlen, &typbyval, &typalign);
@@ -376,7 +379,7 @@ stored_type_find_in_composite(Place *place, HeapTupleHeader row)
 
 	/* A value from before its type was altered cannot be read: ERROR. */
 	OT_CHECK_ROW_VERSION(row, desc);
-	stored_type_add_name(place, (char *) &row->t_choice.t_datum.datum_typeid, OT_OBJECT_TYPE);
+	stored_type_add_name(place, (char *) &row->t_choice.t_datum.datum_typeid, OT_OBJECT_TYPE, false);
 	/* After its type, which the reader needs first. */
 	stored_type_add_reference(place, (char *) row + VARHDRSZ, OT_OBJECT_VERSION);
 	for (int i = 0; i < natts; i++)
@@ -420,7 +423,7 @@ stored_type_find_in_range(Place *place, RangeType *range, Oid subtype)
 {
 	uint8		flags = *((uint8 *) range + VARSIZE(range) - 1);
 
-	stored_type_add_name(place, (char *) &range->rangetypid, OT_OBJECT_TYPE);
+	stored_type_add_name(place, (char *) &range->rangetypid, OT_OBJECT_TYPE, false);
 	if (OidIsValid(subtype))
 		stored_type_find_in_bounds(place, subtype, flags, (char *) (range + 1));
 }
@@ -438,7 +441,7 @@ stored_type_find_in_multirange(Place *place, MultirangeType *multirange, Oid sub
 	bool		typbyval;
 	char		typalign;
 
-	stored_type_add_name(place, (char *) &multirange->multirangetypid, OT_OBJECT_TYPE);
+	stored_type_add_name(place, (char *) &multirange->multirangetypid, OT_OBJECT_TYPE, false);
 	if (!OidIsValid(subtype) || nranges == 0)
 		return;
 	get_typlenbyvalalign(subtype, &typlen, &typbyval, &typalign);
@@ -482,12 +485,12 @@ stored_type_find_names(Place *place, Oid type, char *at)
 					 errhint("Keep its text in a column of type text.")));
 			break;
 		case LAYOUT_OBJECT:
-			stored_type_add_name(place, at, stored.object);
+			stored_type_add_name(place, at, stored.object, stored.object != OT_OBJECT_ENUM_LABEL);
 			return;
 		case LAYOUT_ACLITEM:
 			/* 0 is PUBLIC */
-			stored_type_add_name(place, at + offsetof(AclItem, ai_grantee), OT_OBJECT_ROLE);
-			stored_type_add_name(place, at + offsetof(AclItem, ai_grantor), OT_OBJECT_ROLE);
+			stored_type_add_name(place, at + offsetof(AclItem, ai_grantee), OT_OBJECT_ROLE, true);
+			stored_type_add_name(place, at + offsetof(AclItem, ai_grantor), OT_OBJECT_ROLE, true);
 			return;
 		default:
 			break;

@@ -158,6 +158,7 @@ typedef struct ObjectId
 {
 	uint32		kind;			/* OtObjectKind */
 	Oid			oid;
+	bool		named;			/* by a value that may name any object */
 } ObjectId;
 
 typedef struct ObjectSlot
@@ -630,6 +631,23 @@ ot_write_set_advance(void)
 	ot_write_set_entry(ot_applied_index());
 }
 
+/* The tables to which keys that have been taken so far belong. */
+List *
+ot_write_set_key_tables(void)
+{
+	List	   *tables = NIL;
+
+	if (!ws.active)
+		return NIL;
+	write_set_settle();
+	for (int i = 0; i < ws.nkeys; i++)
+	{
+		if (OidIsValid(ws.keys[i].relid) && (i == 0 || ws.keys[i].relid != ws.keys[i - 1].relid))
+			tables = list_append_unique_oid(tables, ws.keys[i].relid);
+	}
+	return tables;
+}
+
 /* Which table the key belongs to; InvalidOid: none (such as the schema's). */
 Oid
 ot_write_set_key_table(uint32 key_number)
@@ -776,6 +794,30 @@ ot_write_set_number_object(uint32 kind, Oid oid)
 	ws.objects[ws.nobjects] = id;
 	ot_write_set_looks_names_up();
 	return ws.nobjects++;
+}
+
+void
+ot_write_set_note_named(uint32 number)
+{
+	ws.objects[number].named = true;
+}
+
+/* The next object from *at on that a value names which may name any; false: there is none. */
+bool
+ot_write_set_next_named(int *at, uint32 *kind, Oid *oid)
+{
+	if (!ws.active)
+		return false;
+	while (*at < ws.nobjects)
+	{
+		ObjectId   *object = &ws.objects[(*at)++];
+
+		*kind = object->kind;
+		*oid = object->oid;
+		if (object->named)
+			return true;
+	}
+	return false;
 }
 
 /* Removes what has been appended from there on, since the last savepoint. */

@@ -751,7 +751,7 @@ commit_at_pre_commit(void)
 	if (own.state == OWN_ID_TOLD)
 		ot_write_set_entry(own.base);
 	ot_large_object_capture_cuts();
-	ot_held_locks_take_keys(&committing.written);
+	ot_held_locks_take_keys(&committing.written, false);
 	if (ot_ddl_has_changed_here())
 		committing.written.any = committing.written.logged = true;
 	ot_reads_take_keys();

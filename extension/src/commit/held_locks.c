@@ -30,6 +30,7 @@
 #include "nodes/plannodes.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
+#include "utils/acl.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -84,16 +85,35 @@ held_locks_take_key(Oid relid, LOCKMODE mode)
 }
 
 /*
+ * Analyzing a statement locks its tables before anybody asks whether the role may run
+ * it (PREPARE q AS UPDATE ...), and what is prepared would hold that for ever.  So it
+ * holds what the role's own LOCK TABLE could, except on tables where it has changed or
+ * locked a row: by way of a view, a function or a foreign key, it may do that.
+ */
+static LOCKMODE
+held_locks_mode_to_hold(Oid relid, LOCKMODE mode)
+{
+	AclMode		writes = ACL_UPDATE | ACL_DELETE | ACL_TRUNCATE | ACL_USAGE;
+
+	if (mode <= RowExclusiveLock)
+		writes |= ACL_INSERT;
+	if (pg_class_aclcheck(relid, GetUserId(), writes) == ACLCHECK_OK)
+		return mode;
+	return pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK ? AccessShareLock : NoLock;
+}
+
+/*
  * Whatever lock an applied entry may need and this transaction holds must be a
  * key of both ("What holds, always" in docs/architecture.md).
  *
  * In one order, since for a short sequence it waits for others who are here too.
  */
 void
-ot_held_locks_take_keys(OtWrittenHere *written)
+ot_held_locks_take_keys(OtWrittenHere *written, bool to_be_prepared)
 {
 	int			count;
 	OtHeldLock *locks = ot_held_locks(&count);
+	List	   *used = to_be_prepared ? ot_write_set_key_tables() : NIL;
 
 	memset(written, 0, sizeof(*written));
 	qsort(locks, count, sizeof(OtHeldLock), held_locks_compare);
@@ -135,7 +155,10 @@ ot_held_locks_take_keys(OtWrittenHere *written)
 		}
 		if (relkind == RELKIND_SEQUENCE && locks[i].mode >= RowExclusiveLock)
 			ot_sequence_capture(locks[i].relid);
-		held_locks_take_key(locks[i].relid, locks[i].mode);
+		if (to_be_prepared && !list_member_oid(used, locks[i].relid))
+			locks[i].mode = held_locks_mode_to_hold(locks[i].relid, locks[i].mode);
+		if (locks[i].mode != NoLock)
+			held_locks_take_key(locks[i].relid, locks[i].mode);
 	}
 	pfree(locks);
 	ot_lock_table_take_keys();

@@ -468,13 +468,14 @@ prepared_try(const char *gid)
 	prepared_check_own(&rest);
 	prepared_check_room();
 	ot_reads_check_may_hold();
+	ot_object_check_may_hold();
 	if (prepared_find(gid, &found) || prepared_find_local(gid))
 		prepared_raise_in_use(gid);
 
 	ot_sequence_lock_used();
 	ot_large_object_capture_cuts();
 	ending.positions_at = ot_write_set_operations_length();
-	ot_held_locks_take_keys(&written);
+	ot_held_locks_take_keys(&written, true);
 	ot_reads_take_keys();
 	ending.kind = OT_ENTRY_PREPARE;
 	ending.gid = gid;

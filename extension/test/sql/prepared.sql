@@ -97,6 +97,52 @@ RESET ROLE;
 COMMIT PREPARED 'owned';
 SELECT v FROM p WHERE id = 1;
 
+-- What a role may not use it does not hold, though analyzing a statement has locked it, or a value names it. A row behind a view, or one
+-- that a foreign key refers to, keeps its table.
+CREATE TABLE p_secret (id int PRIMARY KEY, c int);
+CREATE TABLE p_parent (id int PRIMARY KEY);
+INSERT INTO p_parent VALUES (1);
+CREATE TABLE p_mine (id int PRIMARY KEY, named regclass, called regproc, of regtype, parent int REFERENCES p_parent);
+ALTER TABLE p_mine OWNER TO p_other;
+CREATE FUNCTION p_function() RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE VIEW p_view AS SELECT id, v FROM p;
+GRANT SELECT, UPDATE ON p_view TO p_other;
+SET ROLE p_other;
+BEGIN;
+INSERT INTO p_mine VALUES (1);
+PREPARE analyzed AS UPDATE p_secret SET c = c;
+PREPARE TRANSACTION 'analyzed';
+DEALLOCATE analyzed;
+BEGIN;
+INSERT INTO p_mine VALUES (2, 'p_secret');
+PREPARE TRANSACTION 'no';
+\echo :LAST_ERROR_SQLSTATE
+BEGIN;
+INSERT INTO p_mine (id, called) VALUES (2, 'p_function');
+PREPARE TRANSACTION 'no';
+BEGIN;
+INSERT INTO p_mine (id, of) VALUES (2, 'p_secret');
+PREPARE TRANSACTION 'no';
+BEGIN;
+INSERT INTO p_mine VALUES (2, 'p_mine', 'now', 'int', 1);
+PREPARE TRANSACTION 'own';
+BEGIN;
+UPDATE p_view SET v = 'seen' WHERE id = 1;
+PREPARE TRANSACTION 'behind';
+RESET ROLE;
+ALTER TABLE p_secret ADD d int;
+ALTER TABLE p_mine ADD d int;
+ALTER TABLE p_parent ADD d int;
+ALTER TABLE p ADD d int;
+\echo :LAST_ERROR_SQLSTATE
+COMMIT PREPARED 'analyzed';
+COMMIT PREPARED 'own';
+ROLLBACK PREPARED 'behind';
+SELECT id, named, called, of, parent FROM p_mine ORDER BY id;
+DROP VIEW p_view;
+DROP TABLE p_secret, p_mine, p_parent;
+DROP FUNCTION p_function();
+
 -- Not in a block, not in a function, and nothing in a block that has failed.
 BEGIN;
 UPDATE p SET v = 'prepared' WHERE id = 1;
