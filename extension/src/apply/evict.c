@@ -18,6 +18,9 @@
  *	WRITING					evicted at once: it would fail certification anyway
  *	PROPOSED				left alone: its verdict can only be abort
  *	DECIDED, earlier		left alone: it commits before the entry does
+ *	prepared by PostgreSQL	left alone: only who ends it can help.  Once the
+ *							entry has waited max_apply_delay, this server
+ *							says that it stands still, and for what
  *	DECIDED, later			must not happen (a lock without a key).  Its entry
  *							is handed over to the worker, and its COMMIT reports
  *							that it is committed: a deadlock would be worse
@@ -58,7 +61,10 @@
 
 #include "access/subtrans.h"
 #include "access/transam.h"
+#include "access/twophase.h"
 #include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -393,6 +399,67 @@ evict_was_decided(PGPROC *proc)
 	return false;
 }
 
+/* The identifier, quoted, of the transaction that PostgreSQL has prepared and that was this one. */
+static char *
+evict_find_prepared(VirtualTransactionId vxid)
+{
+	static Oid	types[] = {XIDOID};
+	bool		more;
+	Datum		values[1];
+	MemoryContext caller = CurrentMemoryContext;
+	char	   *gid = NULL;
+
+	values[0] = TransactionIdGetDatum(VirtualTransactionIdIsRecoveredPreparedXact(vxid) ?
+									  vxid.localTransactionId : TwoPhaseGetXidByVirtualXID(vxid, &more));
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	if (SPI_execute_with_args("SELECT pg_catalog.quote_literal(gid) FROM onetrip.local_prepared_xact() WHERE transaction OPERATOR(pg_catalog.=) $1",
+							  1, types, values, NULL, true, 1) == SPI_OK_SELECT && SPI_processed == 1)
+	{
+		gid = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+		gid = gid ? MemoryContextStrdup(caller, gid) : NULL;
+	}
+	SPI_finish();
+	PopActiveSnapshot();
+	return gid;
+}
+
+/*
+ * The worker waits for a transaction that PostgreSQL has prepared here: nothing but
+ * COMMIT PREPARED or ROLLBACK PREPARED on this server ends that.  It is as if the
+ * entry could not be applied.
+ */
+static void
+evict_tell_prepared(const LockInstanceData *holder, OtLogIndex applying, TimestampTz since, const char *table)
+{
+	static OtLogIndex told;
+	char	   *gid;
+
+	if (told.value == applying.value || !TimestampDifferenceExceeds(since, ot_now(), ot_max_apply_delay_ms))
+		return;
+	gid = evict_find_prepared(OT_LOCK_VXID(holder));
+	if (gid == NULL)
+		return;					/* it has been ended since */
+	told = applying;
+	ereport(LOG,
+			(errmsg("log index " UINT64_FORMAT " waits for prepared transaction %s of this server, which holds a lock on \"%s\"",
+					applying.value, gid, table),
+			 errhint("Connect to this server and use COMMIT PREPARED or ROLLBACK PREPARED.")));
+	SpinLockAcquire(&ot_worker->mutex);
+	if (ot_worker->applying.value == applying.value && ot_worker->failing.value != applying.value)
+	{
+		ot_worker->failing = applying;
+		ot_worker->failing_with = ERRCODE_LOCK_NOT_AVAILABLE;
+		ot_worker->failing_since = since;
+		/* as many as it takes to stand still */
+		ot_worker->failures = 2;
+		snprintf(ot_worker->failure, sizeof(ot_worker->failure),
+				 "it waits for prepared transaction %s of this server, which holds a lock on \"%s\"", gid, table);
+	}
+	SpinLockRelease(&ot_worker->mutex);
+}
+
 /*
  * Is it a lock that is released within the statement?  Its holder is busy and
  * will release it soon, so it is not in the way.
@@ -450,6 +517,8 @@ evict_clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 				!(other->waitLockMode != NoLock &&
 				  (conflicts & LOCKBIT_ON(other->waitLockMode))))
 				continue;
+			if (other->leaderPid == 0)
+				evict_tell_prepared(other, applying, since, table);
 			proc = BackendPidGetProc(other->leaderPid);
 			if (proc == NULL)
 				continue;

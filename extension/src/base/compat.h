@@ -431,6 +431,13 @@ ot_bitmap_next_page(OtBitmapIterator *iterator, BlockNumber *block, bool *lossy,
 	reindex_index(index, false, persistence, params)
 #endif
 
+/* 17: the owner of a lock is named by a whole VirtualTransactionId. */
+#if PG_VERSION_NUM >= 170000
+#define OT_LOCK_VXID(lock) ((lock)->vxid)
+#else
+#define OT_LOCK_VXID(lock) ((VirtualTransactionId) {(lock)->backend, (lock)->lxid})
+#endif
+
 /*
  * 17: SET EXPRESSION.  Such a command of ALTER TABLE makes the indexes of the
  * column anew from their definitions.

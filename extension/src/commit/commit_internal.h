@@ -126,6 +126,7 @@ typedef struct OtUsedHere
 } OtUsedHere;
 
 extern void ot_held_locks_take_keys(OtWrittenHere *written, bool to_be_prepared);
+extern bool ot_held_locks_any(void);
 extern bool ot_held_locks_need_keys(void);
 extern char *ot_held_locks_written_here(void);
 extern void ot_held_locks_note_run(const QueryDesc *query);

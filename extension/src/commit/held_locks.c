@@ -187,6 +187,16 @@ ot_held_locks_need_keys(void)
 	return found;
 }
 
+/* Does it hold a lock on anything that is no catalog? */
+bool
+ot_held_locks_any(void)
+{
+	int			count;
+
+	pfree(ot_held_locks(&count));
+	return count > 0;
+}
+
 /*
  * The name of a table that the transaction may have written and that is not
  * replicated, or NULL.

@@ -406,11 +406,12 @@ prepared_wrap_prepare(void)
 }
 
 /*
- * Whether the cluster is to keep the transaction.  One that has done nothing is
- * PostgreSQL's, as one with tables of its own is, unless PostgreSQL prepares
- * nothing: managers of transactions (XA) prepare whatever took part in one.  With
- * a transaction id it has done something that would be lost, unless it has drawn
- * from a sequence: PostgreSQL gives it an id for some of the values only.
+ * Whether the cluster is to keep the transaction.  One with tables of its own is
+ * PostgreSQL's, and so is one that has done nothing, unless PostgreSQL prepares
+ * nothing: managers of transactions (XA) prepare whatever took part in one.  Any
+ * other would keep its locks, which DDL of other regions waits for.  With a
+ * transaction id it has done something that would be lost, unless it has drawn from
+ * a sequence: PostgreSQL gives it an id for some of the values only.
  *
  * What PostgreSQL prepares has no entry, so the sequences that it drew from are
  * noted, as at COMMIT; one whose values are certified needs an entry.
@@ -422,10 +423,10 @@ prepared_is_of_cluster(const Rest *rest)
 		return false;
 	if (!ot_write_set_is_empty() || ot_held_locks_need_keys())
 		return true;
-	if (max_prepared_xacts == 0)
-		return !prepared_has_rest(rest) &&
-			(rest->used.sequence || !TransactionIdIsValid(GetTopTransactionIdIfAny()));
-	return !ot_sequence_note_used();
+	if ((max_prepared_xacts == 0 || ot_held_locks_any()) && !prepared_has_rest(rest) &&
+		(rest->used.sequence || !TransactionIdIsValid(GetTopTransactionIdIfAny())))
+		return true;
+	return max_prepared_xacts > 0 && !ot_sequence_note_used();
 }
 
 /*

@@ -287,7 +287,7 @@ extern void ot_commit_time_note(OtCommitPart part, uint64 microseconds);
 
 /* ---- worker_status.c ---- */
 
-/* What the apply worker is doing; only the worker writes it. */
+/* What the apply worker is doing; only the worker writes it, and of its failures the evictor. */
 typedef struct OtWorkerStatus
 {
 	slock_t		mutex;			/* protects everything but the atomics */

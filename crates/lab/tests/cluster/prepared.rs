@@ -167,3 +167,44 @@ async fn two_end_it_at_once(lab: &Lab) {
         lab.shows(&format!("select count(*)::text from accounts where id = {round}"), there).await;
     }
 }
+
+/// PostgreSQL keeps the locks of what it prepares, and DDL of other regions waits for them.  What has only read, or
+/// drawn from a sequence, is prepared in the cluster instead; anything else is named once an entry waits for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_postgresql_has_prepared_is_named_when_ddl_waits_for_it() {
+    let lab = start("prepared_by_postgresql", "PostgreSQL's own PREPARE TRANSACTION in a region, DDL in another").await;
+    let a = lab.session(0).await;
+    a.must("create table orders (id serial primary key); create table own (id int) using heap").await;
+    a.must("create view seen as select 1 as one").await;
+    a.must("alter system set max_prepared_transactions = 5").await;
+    a.must("alter system set onetrip.max_apply_delay = '1s'").await;
+    lab.everywhere().await;
+    drop(a);
+    lab.node(0).stop().await.expect("stop");
+    lab.node(0).restart().await.unwrap_or_else(|e| panic!("{e:#}"));
+    until("it comes back", SOON, || async { lab.connect(0).await.map(|_| true) }).await.unwrap();
+
+    let [a, b, _] = lab.sessions().await;
+    a.must("begin; select nextval('orders_id_seq'); prepare transaction 'drew'").await;
+    a.must("begin; select * from seen; prepare transaction 'saw'").await;
+    lab.everywhere().await;
+    loses(&b, "drop table orders").await;
+    loses(&b, "drop view seen").await;
+    b.must("rollback prepared 'drew'").await;
+    b.must("rollback prepared 'saw'").await;
+
+    a.must("begin; insert into own values (1); prepare transaction 'kept'").await;
+    b.must("set onetrip.rehearse = off").await;
+    b.must("drop table own").await;
+    let said = "select concat_ws(' ', failing is not null, failure) from onetrip.status";
+    until("the region says what it waits for", SOON, || async {
+        Ok(crate::lab::text(&a, said).await?.starts_with("t it waits for prepared transaction 'kept' of this server"))
+    })
+    .await
+    .unwrap();
+    a.must("rollback prepared 'kept'").await;
+    lab.everywhere().await;
+    b.must("drop table orders; drop view seen").await;
+    lab.everywhere().await;
+    lab.shows(said, "f").await;
+}
