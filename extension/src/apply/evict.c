@@ -8,7 +8,9 @@
  * (ot_evict_xid).  Everything else that the worker may wait for (table locks,
  * for DDL; a unique value that is being inserted) is found by the evictor, a
  * separate process that checks every few milliseconds whether the worker waits
- * in the lock manager, and for which processes.
+ * in the lock manager, and for which processes.  It looks after whoever holds the
+ * turn in the same way, since all others wait for that one: a NOTIFY waits for a
+ * session of any database that sends one.
  *
  *	the one in the way		what happens
  *	IDLE, waits for client	evicted after doing so for IDLE_READER_MS
@@ -221,6 +223,11 @@ evict_proc(PGPROC *proc, OtEvictionWhy why, Oid relid, const char *table)
 	eviction.index = ot_worker->applying;
 	memcpy(eviction.region, ot_worker->applying_region, sizeof(eviction.region));
 	SpinLockRelease(&ot_worker->mutex);
+	if (eviction.index.value == 0)
+	{
+		(void) ot_turn_holder(&eviction.index);
+		strlcpy(eviction.region, ot_region, sizeof(eviction.region));
+	}
 	eviction.relid = relid;
 	strlcpy(eviction.table, table, sizeof(eviction.table));
 
@@ -538,6 +545,30 @@ evict_clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 	}
 }
 
+/* Looks after who has the turn, if it has waited for a lock since the last look at least. */
+static void
+evict_for_holder(void)
+{
+	static OtLogIndex seen;
+	static TimestampTz since;
+	OtLogIndex	index;
+	int			number = ot_turn_holder(&index);
+
+	if (number < 0 || ProcGlobal->allProcs[number].waitLock == NULL)
+		seen.value = 0;
+	else if (seen.value != index.value)
+	{
+		seen = index;
+		since = ot_now();
+	}
+	else
+	{
+		StartTransactionCommand();
+		evict_clear_the_way(&ProcGlobal->allProcs[number], index, since);
+		CommitTransactionCommand();
+	}
+}
+
 void
 ot_evictor_main(Datum arg)
 {
@@ -582,6 +613,7 @@ ot_evictor_main(Datum arg)
 			}
 			seen = applying;
 		}
+		evict_for_holder();
 
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 applying.value != 0 || seen.value != 0 ? BUSY_MS : IDLE_MS,

@@ -58,6 +58,7 @@ extern bool ot_turn_backend_has(OtTxnId txn);
 extern bool ot_turn_someone_before(void);
 extern void ot_turn_worker_wants(OtLogIndex index);
 extern bool ot_turn_hand_over(int number, OtLogIndex index);
+extern int	ot_turn_holder(OtLogIndex *index);
 
 /*
  * session.c: what happens at each statement and at each error of a session.

@@ -103,6 +103,7 @@ typedef struct TurnShared
 	LWLock		lock;			/* everything below but the atomics */
 	int			tranche;
 	OtLogIndex	holder;			/* entry whose commit is under way, or 0 */
+	int			holder_number;	/* of the process that commits it */
 	int			gates_closed;	/* number of gates that delay the next turn */
 	TurnGate	gates[GATES_MAX];
 	OtTxnId		arriving;		/* what the arrival worker has; sequence 0: nothing */
@@ -405,6 +406,7 @@ ot_turn_try(void)
 		dlist_delete(&myself->link);
 		myself->stage = TURN_HELD;
 		turn->holder = myself->index;
+		turn->holder_number = my_number;
 		taken = true;
 	}
 	LWLockRelease(&turn->lock);
@@ -629,6 +631,20 @@ ot_turn_hand_over(int number, OtLogIndex index)
 	if (told)
 		pg_atomic_fetch_add_u64(&turn->handovers, 1);
 	return told;
+}
+
+/* The number of the process that has the turn, and its entry; -1: none has. */
+int
+ot_turn_holder(OtLogIndex *index)
+{
+	int			number = -1;
+
+	LWLockAcquire(&turn->lock, LW_SHARED);
+	*index = turn->holder;
+	if (index->value != 0)
+		number = turn->holder_number;
+	LWLockRelease(&turn->lock);
+	return number;
 }
 
 uint64

@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver};
 use tokio_postgres::{AsyncMessage, NoTls};
 
-use crate::lab::{number, start, subjects, told_db, until, Lab, SOON};
+use crate::lab::{bounded, number, start, subjects, told_db, until, Lab, Session, SOON};
 
 const WORKER: &str = "select pid from pg_stat_activity where backend_type = 'onetrip apply worker'";
 const TABLE: &str = "create table if not exists t (id int primary key, v int)";
@@ -263,4 +263,24 @@ async fn a_server_that_was_killed(lab: &Lab) {
     for listener in [&mut a, &mut c] {
         assert_eq!(listener.payloads().await, ["restart before", "restart while it was away", "restart after"]);
     }
+}
+
+/// NOTIFY in any database of a server keeps all others from theirs until its COMMIT is over, also while that waits for
+/// a standby which is away.  Who has the turn waits for it then, and behind that one the region.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_in_another_database_that_waits_for_a_standby_gives_way() {
+    let lab =
+        start("notify_standby", "NOTIFY in a local database that waits for a standby, and one in the cluster").await;
+    let [a, _, _] = lab.sessions().await;
+    a.must(TABLE).await;
+    a.must("alter system set synchronous_standby_names = 'nobody'").await;
+    a.must("alter system set onetrip.max_apply_delay = '1s'").await;
+    a.must("select pg_reload_conf()").await;
+    let local = Session::open(&format!("{} dbname=postgres", lab.node(0).conninfo())).await.expect("connect");
+    let waits = tokio::spawn(async move { local.run("begin; create table seen (); notify elsewhere; commit").await });
+    let query = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'";
+    until("it waits for the standby", SOON, || async { Ok(number(&a, query).await? == 1) }).await.unwrap();
+    bounded("NOTIFY behind it", a.must("begin; insert into t values (1, 1); notify here; commit")).await;
+    let _ = waits.await;
+    lab.check_equal(1).await;
 }
