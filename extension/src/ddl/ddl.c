@@ -167,6 +167,7 @@ static List *refilled = NIL;	/* tables that other regions have emptied, and
 								 * whose rows have not been captured again */
 static bool replaying = false;	/* the apply worker runs a statement, as
 								 * opposed to applying rows */
+static bool entry_comes = false;	/* the next statement is the entry's own */
 
 static void ot_ddl_process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 								   ProcessUtilityContext context, ParamListInfo params,
@@ -617,7 +618,31 @@ void
 ot_ddl_set_replaying(bool is)
 {
 	replaying = is;
+	entry_comes = false;
 	utility_depth = 0;
+}
+
+/*
+ * The next statement is the one that is replayed.  All others are those of functions,
+ * which it may run before it runs itself, while it is parsed.
+ */
+void
+ot_ddl_entry_comes(void)
+{
+	entry_comes = true;
+}
+
+/*
+ * PostgreSQL lets these run in a read-only transaction, in which the functions of
+ * indexes run, in the apply worker and where the row is written.  But indexes and
+ * locks are this server's own.
+ */
+static void
+ddl_check_function_of_index(Node *stmt)
+{
+	if (XactReadOnly && InSecurityRestrictedOperation() &&
+		(IsA(stmt, ReindexStmt) || IsA(stmt, ClusterStmt) || IsA(stmt, VacuumStmt) || IsA(stmt, LockStmt)))
+		PreventCommandIfReadOnly(GetCommandTagName(CreateCommandTag(stmt)));
 }
 
 /*
@@ -636,9 +661,10 @@ ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	Node	   *node = IsTransactionState() ?
 		ot_ddl_choose_access_method(pstmt->utilityStmt, &access_methods) : pstmt->utilityStmt;
 	/* the entry's own statement, and none of a function or a script */
-	bool		of_entry = replaying && utility_depth == 0;
+	bool		of_entry = replaying && entry_comes;
 
-	if (replaying && utility_depth > 0 && context != PROCESS_UTILITY_SUBCOMMAND &&
+	entry_comes = false;
+	if (replaying && !of_entry && context != PROCESS_UTILITY_SUBCOMMAND &&
 		!creating_extension && (GetCommandLogLevel(node) == LOGSTMT_DDL || IsA(node, ReindexStmt)))
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
@@ -724,6 +750,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	uint64		catalog_rows = 0;
 	Call		call = {context, params, env, dest, completion};
 
+	ddl_check_function_of_index(node);
 	if (ot_is_apply_worker)
 	{
 		ddl_replay_statement(pstmt, query, read_only_tree, context, params, env, dest, completion);

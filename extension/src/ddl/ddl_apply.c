@@ -278,6 +278,7 @@ ddl_apply_run_statement(PlannedStmt *pstmt, const char *text, Oid roleid, int se
 	if (!ActiveSnapshotSet())
 		PushActiveSnapshot(GetTransactionSnapshot());
 	SetUserIdAndSecContext(roleid, sec_context | ddl_apply_security_context(pstmt->utilityStmt));
+	ot_ddl_entry_comes();
 	ProcessUtility(pstmt, text, false, PROCESS_UTILITY_QUERY, NULL, NULL,
 				   None_Receiver, NULL);
 	SetUserIdAndSecContext(roleid, sec_context | NOT_TRUSTED);

@@ -44,6 +44,7 @@ typedef enum OtTemporary
 
 /* ddl.c */
 extern void ot_ddl_set_replaying(bool is);
+extern void ot_ddl_entry_comes(void);
 extern bool ot_ddl_has_table_key(char relkind);
 extern void ot_ddl_take_relation_key(Oid relid);
 

@@ -141,6 +141,34 @@ BEGIN;
 SELECT unit.apply(:'write_set'::bytea);
 ROLLBACK;
 
+-- Nor is a statement of a function that runs while the entry's own is parsed.
+\c - mallory
+SET search_path = mallory;
+:quiet;
+CREATE FUNCTION runs_there(v text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('session_replication_role') = 'replica' THEN EXECUTE v; END IF;
+    RETURN true;
+END $$;
+CREATE DOMAIN runs AS text CHECK (runs_there(VALUE));
+BEGIN;
+CREATE MATERIALIZED VIEW parsed AS SELECT '{CREATE TABLE mallory.made_there (a int)}'::runs[] AS v;
+SELECT unit.write_set() AS creates \gset
+ROLLBACK;
+BEGIN;
+CREATE MATERIALIZED VIEW parsed AS SELECT '{REINDEX INDEX mallory.index_t_pkey}'::runs[] AS v;
+SELECT unit.write_set() AS reindexes \gset
+ROLLBACK;
+\c - :super
+SET search_path = mallory;
+CREATE TEMP TABLE held AS SELECT :'creates'::bytea AS creates, :'reindexes'::bytea AS reindexes;
+BEGIN;
+SELECT unit.apply(creates) FROM held;
+ROLLBACK;
+BEGIN;
+SELECT unit.apply(reindexes) FROM held;
+ROLLBACK;
+
 -- With the writer's search_path the writer's functions are found: they run as the writer, not as the table's owner.
 CREATE ROLE eve LOGIN;
 CREATE SCHEMA eve AUTHORIZATION eve;
