@@ -554,15 +554,19 @@ ddl_lock_granted_to(List *roles)
 	ListCell   *lc;
 
 	foreach(lc, roles)
-		ot_ddl_each_of_role(get_rolespec_oid(lfirst_node(RoleSpec, lc), true), ddl_lock_object_granted_to, NULL);
+	{
+		Oid			role = get_rolespec_oid(lfirst_node(RoleSpec, lc), true);
+
+		if (has_privs_of_role(GetUserId(), role))
+			ot_ddl_each_of_role(role, ddl_lock_object_granted_to, NULL);
+	}
 }
 
 /*
  * Called before a statement runs, in a backend or in the apply worker: locks
  * the relations that it affects but does not lock itself.  A user who may not
  * run the statement must not make others wait, so objects of other owners are
- * left alone; the statement will fail on them, or warn, as GRANT does.  DROP
- * OWNED fails as a whole, which gives its weak locks back.
+ * left alone; the statement will fail on them, or warn, as GRANT does.
  */
 void
 ot_ddl_lock_relations(Node *stmt)

@@ -234,13 +234,18 @@ SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'mallory'::regnamesp
 SELECT setconfig FROM pg_db_role_setting WHERE setrole = 'mallory'::regrole;
 ROLLBACK;
 
--- A user who may not change a type or schema makes nobody wait by trying.
+-- A user who may not change a type, a schema or a publication makes nobody wait by trying.
 CREATE TYPE mood AS ENUM ('fine');
 CREATE TABLE public.moods (id int PRIMARY KEY, m mood);
 CREATE DOMAIN short AS text;
 CREATE TABLE public.shorts (id int PRIMARY KEY, s short);
 CREATE SCHEMA other;
 CREATE TABLE other.t (id int);
+CREATE ROLE publisher;
+SET client_min_messages = error;
+CREATE PUBLICATION published FOR TABLE public.shorts;
+RESET client_min_messages;
+ALTER PUBLICATION published OWNER TO publisher;
 CREATE FUNCTION strong_locks() RETURNS bigint LANGUAGE sql AS
     $$SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation' AND mode IN ('ShareRowExclusiveLock', 'ExclusiveLock')$$;
 CREATE FUNCTION attempt(statement text) RETURNS text LANGUAGE plpgsql AS $$
@@ -250,7 +255,7 @@ BEGIN
 EXCEPTION WHEN insufficient_privilege THEN
     RETURN 'refused';
 END $$;
-\set attempts 'SELECT attempt($$ALTER TYPE mood RENAME VALUE ''fine'' TO ''well''$$) AS type, attempt($$ALTER DOMAIN short ADD CHECK (true)$$) AS domain, attempt($$ALTER SCHEMA other RENAME TO another$$) AS schema'
+\set attempts 'SELECT attempt($$ALTER TYPE mood RENAME VALUE ''fine'' TO ''well''$$) AS type, attempt($$ALTER DOMAIN short ADD CHECK (true)$$) AS domain, attempt($$ALTER SCHEMA other RENAME TO another$$) AS schema, attempt($$DROP OWNED BY publisher$$) AS owned'
 BEGIN;
 :attempts;
 ROLLBACK;
@@ -276,8 +281,8 @@ SET lock_timeout = '5s';
 SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE relation = 'public.shorts'::regclass;
 
 :quiet;
-DROP OWNED BY mallory CASCADE;
+DROP OWNED BY mallory, publisher CASCADE;
 DROP SCHEMA other CASCADE;
 DROP TABLE public.moods, public.shorts;
 DROP SCHEMA IF EXISTS mallory CASCADE;
-DROP ROLE mallory;
+DROP ROLE mallory, publisher;
