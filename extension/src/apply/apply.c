@@ -103,7 +103,7 @@ static TimestampTz told_at = 0;
 static char told_trouble[256] = "";
 /* The last error while the present entry was applied, caught or not. */
 static char failure[sizeof(((OtWorkerStatus *) NULL)->failure)] = "";
-static int	failure_code = 0;
+static bool failure_passes = false;
 
 /* For messages: the entry being applied. */
 static void
@@ -417,11 +417,15 @@ ot_apply_take_over_start_time(TimestampTz started)
 
 /*
  * Does such a failure have a cause that goes away by itself, or that a copy of
- * another server would not remove?
+ * another server would not remove?  A function that the entry runs can raise what
+ * it likes: something of it, or of the server below it, is on top of the context then.
  */
 static bool
 apply_failure_passes(int sqlerrcode)
 {
+	if (error_context_stack != NULL && error_context_stack->callback != apply_entry_error_context &&
+		!ot_ddl_says_statement(error_context_stack))
+		return false;
 	switch (ERRCODE_TO_CATEGORY(sqlerrcode))
 	{
 		case ERRCODE_TRANSACTION_ROLLBACK:
@@ -464,15 +468,15 @@ bool
 ot_apply_has_failed(void)
 {
 	OtLogIndex	failing;
-	int			code;
+	bool		passes;
 
 	if (likely(current == NULL))
 		return false;
 	SpinLockAcquire(&ot_worker->mutex);
 	failing = ot_worker->failing;
-	code = ot_worker->failing_with;
+	passes = ot_worker->failing_passes;
 	SpinLockRelease(&ot_worker->mutex);
-	return failing.value == current->at.value && !apply_failure_passes(code);
+	return failing.value == current->at.value && !passes;
 }
 
 /* ---- entries that are applied together ---- */
@@ -721,18 +725,18 @@ done:
 static void
 apply_note_failure(const ErrorData *edata)
 {
-	if (edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
+	if (edata->elevel >= FATAL && edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
 		failure[0] = '\0';
 	else
 	{
 		strlcpy(failure, edata->message ? edata->message : "an error", sizeof(failure));
-		failure_code = edata->sqlerrcode;
+		failure_passes = apply_failure_passes(edata->sqlerrcode);
 	}
 }
 
 /*
  * Tells the node, at the beginning of each attempt, about an entry that has
- * failed in the same way for too long.  Probably only a copy of another server
+ * failed for too long, in a way that does not pass.  Probably only a copy of another server
  * that shows the entry will help.
  */
 static void
@@ -740,7 +744,7 @@ apply_tell_stuck(void)
 {
 	OtLogIndex	failing;
 	TimestampTz since;
-	int			code;
+	bool		passes;
 	int			failures;
 	char		message[sizeof(failure)];
 	StringInfo	frame;
@@ -748,13 +752,13 @@ apply_tell_stuck(void)
 	SpinLockAcquire(&ot_worker->mutex);
 	failing = ot_worker->failing;
 	since = ot_worker->failing_since;
-	code = ot_worker->failing_with;
+	passes = ot_worker->failing_passes;
 	failures = ot_worker->failures;
 	memcpy(message, ot_worker->failure, sizeof(message));
 	SpinLockRelease(&ot_worker->mutex);
 
 	if (ot_rebuild_after_ms == 0 || failing.value <= ot_applied_index().value || failures < 2 ||
-		apply_failure_passes(code) || !TimestampDifferenceExceeds(since, ot_now(), ot_rebuild_after_ms))
+		passes || !TimestampDifferenceExceeds(since, ot_now(), ot_rebuild_after_ms))
 		return;
 	message[pg_mbcliplen(message, strlen(message), sizeof(message) - 1)] = '\0';
 	/* A file name in it, for example, may not be valid in the encoding. */
@@ -775,13 +779,13 @@ apply_leave(int code, Datum arg)
 	if (ot_worker->applying.value != 0 && failure[0] != '\0')
 	{
 		if (ot_worker->failing.value != ot_worker->applying.value ||
-			ot_worker->failing_with != failure_code)
+			ot_worker->failing_passes != failure_passes)
 		{
 			ot_worker->failures = 0;
 			ot_worker->failing_since = now;
 		}
 		ot_worker->failing = ot_worker->applying;
-		ot_worker->failing_with = failure_code;
+		ot_worker->failing_passes = failure_passes;
 		ot_worker->failures++;
 		memcpy(ot_worker->failure, failure, sizeof(failure));
 	}

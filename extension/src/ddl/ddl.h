@@ -26,6 +26,7 @@ extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *
 
 /* ddl_apply.c */
 extern void ot_ddl_apply_statement(OtReader *r);	/* r is past the op byte 'S' */
+extern bool ot_ddl_says_statement(const ErrorContextCallback *context);
 
 /* catalog_digest.c */
 typedef struct OtCatalogDigest

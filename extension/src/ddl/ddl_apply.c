@@ -48,6 +48,13 @@ ddl_apply_say_statement(void *arg)
 			   strlen(text) > CONTEXT_BYTES ? "..." : "");
 }
 
+/* Is this the context of a statement, and not of a function that it runs? */
+bool
+ot_ddl_says_statement(const ErrorContextCallback *context)
+{
+	return context->callback == ddl_apply_say_statement;
+}
+
 /*
  * The worker's own session user is a superuser.  A user function that the
  * statement runs must neither return to that user with SET ROLE nor leave

@@ -298,8 +298,8 @@ typedef struct OtWorkerStatus
 	TimestampTz applying_since;
 	char		applying_region[NAMEDATALEN];
 	OtLogIndex	failing;		/* the entry of the worker's last ERROR */
-	int			failures;		/* how often it failed with the same SQLSTATE */
-	int			failing_with;	/* that SQLSTATE */
+	bool		failing_passes; /* may the cause go away by itself? */
+	int			failures;		/* how often it failed since that changed */
 	TimestampTz failing_since;
 	char		failure[256];	/* message of the last failure */
 	pg_atomic_uint32 applying_table;	/* table of the current row, or InvalidOid */

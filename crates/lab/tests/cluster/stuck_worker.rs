@@ -47,8 +47,9 @@ async fn a_region_that_cannot_apply_an_entry_is_copied_from_another() {
     let lab =
         start("healing", "an entry that one region never applies: it copies another's PostgreSQL, once an hour").await;
     let [a, b, c] = lab.sessions().await;
-    // Longer than what the worker's status keeps of a message, which is all that its node is told.
-    fragile_in_b(&lab, "raise 'not in this region: % %', v, repeat('-', 1000)").await;
+    // The message is longer than what the worker's status keeps of it, which is all that its node is told.  A function
+    // has chosen the SQLSTATE, which is that of a shutdown.
+    fragile_in_b(&lab, "raise 'not in this region: % %', v, repeat('-', 1000) using errcode = '57P01'").await;
     a.must("create table here (v text) using heap").await;
     lab.everywhere().await;
     b.must("alter system set onetrip.rebuild_after = '2s'").await;
