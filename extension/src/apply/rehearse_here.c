@@ -23,14 +23,18 @@
  */
 #include "apply/apply_internal.h"
 
+#include <signal.h>
+
 #include "access/xact.h"
 #include "fmgr.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "storage/proc.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
+#include "utils/timeout.h"
 
 #include "capture/capture.h"
 #include "ddl/ddl.h"
@@ -39,6 +43,8 @@
 
 /* An error of a function may be as long as memory allows. */
 #define TEXT_BYTES_MAX (64 * 1024 - 1)
+/* How long after statement_timeout the session ends. */
+#define END_LATER_MS 1000
 
 PG_FUNCTION_INFO_V1(ot_rehearse);
 
@@ -100,6 +106,28 @@ rehearse_cut_error(ErrorData *error)
 	rehearse_cut(error->constraint_name);
 }
 
+static void
+rehearse_end_session(void)
+{
+	(void) kill(MyProcPid, SIGTERM);
+}
+
+/*
+ * A function may catch statement_timeout, which fires once, and may switch off what
+ * ends a session whose client has gone.  It cannot catch this.
+ */
+static TimeoutId
+rehearse_limit_time(void)
+{
+	static TimeoutId limit = MAX_TIMEOUTS;
+
+	if (limit == MAX_TIMEOUTS)
+		limit = RegisterTimeout(USER_TIMEOUT, rehearse_end_session);
+	if (StatementTimeout > 0)
+		enable_timeout_after(limit, StatementTimeout + END_LATER_MS);
+	return limit;
+}
+
 /* Applies the write set in a subtransaction, and rolls that back. */
 static void
 rehearse_carry_out_and_roll_back(OtReader *r, bool compare)
@@ -107,6 +135,7 @@ rehearse_carry_out_and_roll_back(OtReader *r, bool compare)
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
 	ErrorData  *volatile error = NULL;
+	TimeoutId	limit = rehearse_limit_time();
 
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
@@ -133,6 +162,7 @@ rehearse_carry_out_and_roll_back(OtReader *r, bool compare)
 		rehearse_cut_error(error);
 	}
 	PG_END_TRY();
+	disable_timeout(limit, false);
 	ot_is_apply_worker = ot_is_rehearsing = ot_is_comparing = false;
 	RollbackAndReleaseCurrentSubTransaction();
 	ot_apply_let_locks_go();

@@ -100,6 +100,31 @@ SELECT onetrip.rehearse(0, :'sets_there');
 \echo :LAST_ERROR_SQLSTATE
 SELECT last_value FROM rehearse.s;
 
+-- A function that catches the cancel ends with its session, whatever it has set.
+\c -
+SET search_path = rehearse;
+CREATE FUNCTION outlives(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    until timestamptz := clock_timestamp() + '60 s';
+BEGIN
+    IF current_setting('session_replication_role') <> 'replica' THEN RETURN $1; END IF;
+    PERFORM set_config('client_connection_check_interval', '0', false);
+    WHILE clock_timestamp() < until LOOP
+        BEGIN PERFORM pg_sleep(1); EXCEPTION WHEN query_canceled THEN NULL; END;
+    END LOOP;
+    RETURN $1;
+END $$;
+BEGIN;
+ALTER TABLE counted ALTER v TYPE bigint USING outlives(v);
+SELECT unit.write_set() AS outlives \gset
+ROLLBACK;
+CREATE TABLE held AS SELECT :'outlives'::bytea AS write_set;
+\setenv PGHOST :HOST
+\setenv PGPORT :PORT
+\setenv PGUSER :USER
+\setenv PGDATABASE :DBNAME
+\! PGOPTIONS='-c statement_timeout=100' psql -X -q -c 'SELECT onetrip.rehearse(0, write_set) FROM rehearse.held' 2>&1 | grep FATAL
+
 -- It waits neither for a log index that this server does not show soon, nor for a lock that is held.
 SELECT onetrip.rehearse(4000000000000000, :'good');
 
