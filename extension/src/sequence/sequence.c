@@ -566,9 +566,9 @@ sequence_run_statement(PlannedStmt *pstmt, Node *node, Oid *new_sequence, List *
 
 	PG_TRY();
 	{
-		if (IsA(node, CreateSeqStmt))
-			created_sequence = new_sequence;
-		else if (IsA(node, CreateStmt))
+		/* what an event trigger makes meanwhile is not this statement's */
+		created_sequence = IsA(node, CreateSeqStmt) ? new_sequence : NULL;
+		if (IsA(node, CreateStmt))
 			like_sources = sources;
 		ot_call_process_utility(prev_process_utility, pstmt, node, query,
 								read_only_tree, context, params,
@@ -593,7 +593,8 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
 	List	   *sources = NIL;
 	Alteration	alteration = {InvalidOid};
 
-	if (!(IsA(node, CreateSeqStmt) || IsA(node, AlterSeqStmt) || IsA(node, CreateStmt)) ||
+	if (!(IsA(node, CreateSeqStmt) || IsA(node, AlterSeqStmt) || IsA(node, CreateStmt) ||
+		  created_sequence != NULL) ||
 		!ot_sequence_is_active())
 	{
 		ot_call_process_utility(prev_process_utility, pstmt, node, query,
@@ -606,7 +607,7 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
 		node = sequence_undo_like((CreateSeqStmt *) node);
 	else if (IsA(node, AlterSeqStmt))
 		node = sequence_before_alter((AlterSeqStmt *) node, &alteration);
-	else
+	else if (IsA(node, CreateStmt))
 		sources = sequence_find_like_sources((CreateStmt *) node);
 
 	sequence_run_statement(pstmt, node, &new_sequence, sources, query, read_only_tree,

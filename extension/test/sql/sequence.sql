@@ -172,6 +172,20 @@ SELECT own(1, 1, nextval('t_id_seq'));
 SELECT onetrip.pending_bytes();
 COMMIT;
 
+-- What an event trigger makes while CREATE SEQUENCE runs is not taken for the new sequence.
+CREATE FUNCTION makes_more() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF to_regclass('made_beside') IS NULL THEN
+        CREATE TABLE made_beside (id serial);
+        CREATE VIEW made_beside_too AS SELECT 1 AS one;
+    END IF;
+END $$;
+CREATE EVENT TRIGGER makes_more ON ddl_command_start WHEN TAG IN ('CREATE SEQUENCE') EXECUTE FUNCTION makes_more();
+CREATE SEQUENCE behind_trigger;
+DROP EVENT TRIGGER makes_more;
+SELECT own(1, 1, nextval('behind_trigger'), nextval('behind_trigger')) AS new,
+    own(1, 1, nextval('made_beside_id_seq'), nextval('made_beside_id_seq')) AS beside;
+
 -- Who asks for a definition gets it as it was written, however they ask; the server itself has the node's share.
 CREATE SEQUENCE shown INCREMENT 10 START 20 MINVALUE 5 MAXVALUE 100000 CYCLE CACHE 2;
 CREATE TABLE with_sequences (id int GENERATED ALWAYS AS IDENTITY (START 7), s bigserial);
