@@ -28,6 +28,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_sequence.h"
+#include "common/int.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
@@ -99,7 +100,8 @@ ot_sequence_share_here(PG_FUNCTION_ARGS)
 /*
  * onetrip.sequence_last_value(regclass): pg_sequence_last_value(), which says
  * of a sequence whose next value is known, but that gave out none here lately,
- * that it was never used.  Here the answer is then the last value before that.
+ * that it was never used.  Here the answer is then the last value before that, if
+ * there is one.
  */
 Datum
 ot_sequence_last_value(PG_FUNCTION_ARGS)
@@ -108,6 +110,7 @@ ot_sequence_last_value(PG_FUNCTION_ARGS)
 	Relation	rel = relation_open(relid, AccessShareLock);
 	OtSequenceLoaded seq;
 	OtPosition	position;
+	int64		before;
 	bool		may_read;
 
 	if (rel->rd_rel->relkind != RELKIND_SEQUENCE || !ot_sequence_load(relid, &seq))
@@ -131,7 +134,10 @@ ot_sequence_last_value(PG_FUNCTION_ARGS)
 	if (!seq.adjusted || position.last_value == seq.here.start ||
 		ot_sequence_own_share(&seq.user).stride == 1)
 		PG_RETURN_NULL();
-	PG_RETURN_INT64(position.last_value - seq.user.increment);
+	if (pg_sub_s64_overflow(position.last_value, seq.user.increment, &before) ||
+		before < seq.user.minimum || before > seq.user.maximum)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(before);
 }
 
 /* ---- pg_sequence in queries ---- */

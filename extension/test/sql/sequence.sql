@@ -216,6 +216,10 @@ SELECT start_value, increment, increment_here = 20 * :stride AS share FROM onetr
 SELECT onetrip.sequence_defined('shown'::regclass, 'middle', 0);
 SELECT onetrip.sequence_share_here(0, 'start') IS NULL AS none, onetrip.sequence_defined(0, 'start', 3) AS given;
 SELECT pg_sequence_last_value('shown') IS NULL AS unused, nextval('shown') <= pg_sequence_last_value('shown') AS used;
+-- There is none before the first.
+CREATE SEQUENCE set_to_first START 97 MINVALUE 1;
+SELECT setval('set_to_first', 1, false);
+SELECT last_value < 1 AS before_the_first FROM pg_sequences WHERE sequencename = 'set_to_first';
 SET ROLE pg_monitor;
 SELECT seqincrement FROM pg_sequence JOIN pg_class c ON c.oid = seqrelid WHERE relname = 'shown';
 SELECT pg_sequence_last_value(c.oid) FROM pg_class c WHERE relname = 'shown';
