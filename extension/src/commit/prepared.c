@@ -386,7 +386,11 @@ prepared_wrap_prepare(void)
 	ot_put_u8(out, OT_WRITE_SET_FORMAT);
 	ot_put_u8(out, 'T');		/* the owner's name is looked up */
 	ot_put_u64(out, (uint64) GetCurrentTransactionStartTimestamp());
-	/* Values that it drew are given to nobody else, whatever becomes of it. */
+	/*
+	 * Values that it drew are given to nobody else, whatever becomes of it.  So
+	 * their positions take effect now, and are not part of what is kept: by its end
+	 * the sequence may have been set to another.
+	 */
 	ot_write_set_operations_from(ending.positions_at, out);
 	ot_put_u8(out, 'P');
 	ot_put_str(out, ending.gid);
@@ -395,6 +399,7 @@ prepared_wrap_prepare(void)
 	length_at = out->len;
 	ot_put_u32(out, 0);
 	ot_write_set_operations(out);
+	out->len -= ot_write_set_operations_length() - ending.positions_at;
 	for (int i = 0; i < 4; i++)
 		out->data[length_at + i] = (char) ((uint32) (out->len - length_at - 4) >> (8 * i));
 	if (out->len > PREPARED_BYTES_MAX)

@@ -186,6 +186,14 @@ UPDATE p SET v = 'conflict' WHERE id = 2;
 \echo :LAST_ERROR_SQLSTATE
 SELECT nextval('p_numbers') > 1 AS another;
 COMMIT PREPARED 'locks';
+-- They are told when it is prepared, and not once more when it is committed: that would undo a setval().
+BEGIN;
+INSERT INTO p SELECT max(nextval('p_numbers')) + 2000, 'drawn' FROM generate_series(1, 50);
+PREPARE TRANSACTION 'raises';
+SELECT setval('p_numbers', 1, false);
+COMMIT PREPARED 'raises';
+SELECT nextval('p_numbers') < 50 AS set_back;
+DELETE FROM p WHERE id > 2000;
 BEGIN;
 SELECT count(*) > 0 AS read FROM p;
 PREPARE TRANSACTION 'read';
