@@ -293,6 +293,15 @@ large_object_capture_page(Oid loid, int32 pageno, bytea *data)
 	StringInfo	ops;
 	int			at;
 
+	/* only SQL about the table itself writes such a page, and no region could apply it */
+	if (pageno < 0 || length > LOBLKSIZE)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot replicate a row of pg_largeobject that is no page of a large object"),
+				 errdetail("Its number is %d, and it has %d bytes; pages have numbers from 0 on, and up to %d bytes.",
+						   pageno, length, LOBLKSIZE),
+				 errhint("Use lo_put().")));
+
 	/* Other changes that may be under way are this command's, and not seen. */
 	if (length < LOBLKSIZE && large_object_has_pages_behind(loid, pageno))
 	{

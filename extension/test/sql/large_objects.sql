@@ -37,6 +37,11 @@ SELECT lo_from_bytea(1, decode(repeat('00', 5000), 'hex'));
 :keys;
 COMMIT;
 
+-- What a superuser writes into the table itself must be pages, too.
+INSERT INTO pg_largeobject VALUES (1, -1, 'x');
+UPDATE pg_largeobject SET data = decode(repeat('00', 2049), 'hex') WHERE loid = 1 AND pageno = 0;
+UPDATE pg_largeobject SET data = decode(repeat('00', 2048), 'hex') WHERE loid = 1 AND pageno = 0;
+
 -- Pages have keys of their own. What is written again replaces what was written just before.
 BEGIN;
 SELECT lo_put(1, 0, 'a');
