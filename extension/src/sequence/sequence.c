@@ -418,6 +418,7 @@ sequence_after_create(Oid relid)
 {
 	OtSequenceLoaded		seq;
 
+	ot_sequence_moved();
 	CommandCounterIncrement();
 	if (get_rel_persistence(relid) == RELPERSISTENCE_TEMP ||
 		ot_sequence_stride == 1 || !ot_sequence_load(relid, &seq))

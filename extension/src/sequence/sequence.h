@@ -41,6 +41,7 @@ typedef struct OtUsedSequences
 	slock_t		mutex;
 	int			count;
 	uint64		versions;
+	XLogRecPtr	moved;			/* where the last commit ends that made or set one */
 	OtUsedSequence items[OT_USED_SEQUENCES_MAX];
 } OtUsedSequences;
 

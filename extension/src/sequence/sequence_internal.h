@@ -102,5 +102,6 @@ extern void ot_sequence_show_definitions(Query *query);
 extern void ot_sequence_used_init(void);
 extern void ot_sequence_drew(void);
 extern void ot_sequence_looked(void);
+extern void ot_sequence_moved(void);
 
 #endif							/* ONETRIP_SEQUENCE_INTERNAL_H */

@@ -86,6 +86,8 @@ ot_sequence_page_write(Relation rel, const OtSequence *seq, OtPosition target, b
 	HeapTupleData tuple;
 	Form_pg_sequence_data data;
 
+	if (!raise)
+		ot_sequence_moved();
 	/* the WAL record below must be flushed by this transaction's commit */
 	if (RelationNeedsWAL(rel))
 		GetTopTransactionId();
@@ -157,6 +159,7 @@ ot_setval(PG_FUNCTION_ARGS)
 					 errmsg("a function that the statement calls runs %s in region \"%s\"", "setval()", ot_region),
 					 errdetail("It did not do so in the region that the statement comes from.")));
 		LockRelationOid(relid, RowExclusiveLock);
+		ot_sequence_moved();
 		if (!ot_sequence_load(relid, &seq))
 			elog(ERROR, "cache lookup failed for sequence %u", relid);
 		if (value < seq.user.minimum || value > seq.user.maximum)

@@ -22,7 +22,8 @@
  * together with its sequences; but the log would not bring back what others
  * drew in between.  So a transaction without an entry flushes the WAL of the
  * sequences that it drew from.  Since PostgreSQL logs 32 values ahead, there is
- * seldom anything to flush.
+ * seldom anything to flush.  And an entry that made a sequence, or set it, must
+ * not be applied again behind such a draw, so its commit record is flushed, too.
  *
  * Runs in backends.  Has a spinlock of its own, held for a few instructions.
  *
@@ -53,6 +54,9 @@ static bool looked = false;
 
 /* This transaction is that of a rehearsal, whose draws are not used anywhere. */
 static bool rehearses = false;
+
+/* It has made a sequence, or set one's position, other than by raising it. */
+static bool moved = false;
 
 /* The notes that this transaction's entry contains; removed when it commits. */
 static OtUsedSequence telling[OT_USED_SEQUENCES_MAX];
@@ -95,6 +99,12 @@ ot_sequence_looked(void)
 	looked = true;
 }
 
+void
+ot_sequence_moved(void)
+{
+	moved = true;
+}
+
 /*
  * Locks of sequences outlive the subtransaction that is rolled back, and must not
  * become an entry to which the rehearsed one would lose.
@@ -134,15 +144,19 @@ sequence_used_flush_position(Oid relid)
 	Relation	rel = try_relation_open(relid, NoLock);
 	Buffer		buffer;
 	XLogRecPtr	lsn;
+	XLogRecPtr	commit;
 
 	if (rel == NULL)
 		return;
+	SpinLockAcquire(&ot_used_sequences->mutex);
+	commit = ot_used_sequences->moved;
+	SpinLockRelease(&ot_used_sequences->mutex);
 	buffer = ReadBuffer(rel, 0);
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	lsn = PageGetLSN(BufferGetPage(buffer));
 	UnlockReleaseBuffer(buffer);
 	relation_close(rel, NoLock);
-	XLogFlush(lsn);
+	XLogFlush(Max(lsn, commit));
 }
 
 static bool
@@ -207,7 +221,7 @@ ot_sequence_note_aborted(void)
 	int			count;
 
 	ntelling = 0;
-	looked = rehearses = false;
+	looked = rehearses = moved = false;
 	if (likely(!drew))
 		return;
 	drew = false;
@@ -273,11 +287,20 @@ ot_sequence_lock_used(void)
 	}
 }
 
-/* After the commit: removes the notes.  Allocates nothing, cannot fail. */
+/*
+ * After the commit, before the locks are released: removes the notes.  Allocates
+ * nothing, cannot fail.
+ */
 void
 ot_sequence_told_used(void)
 {
-	drew = looked = rehearses = false;
+	if (moved)
+	{
+		SpinLockAcquire(&ot_used_sequences->mutex);
+		ot_used_sequences->moved = Max(ot_used_sequences->moved, XactLastCommitEnd);
+		SpinLockRelease(&ot_used_sequences->mutex);
+	}
+	drew = looked = rehearses = moved = false;
 	if (likely(ntelling == 0))
 		return;
 	sequence_used_forget_items(telling, ntelling);
