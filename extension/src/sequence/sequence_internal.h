@@ -103,5 +103,6 @@ extern void ot_sequence_used_init(void);
 extern void ot_sequence_drew(void);
 extern void ot_sequence_looked(void);
 extern void ot_sequence_moved(void);
+extern bool ot_sequence_note_one(Oid relid);
 
 #endif							/* ONETRIP_SEQUENCE_INTERNAL_H */

@@ -21,6 +21,10 @@
  * After a crash in the middle, the next start repeats this: positions are not
  * transactional, and moving one twice only moves it further.
  *
+ * The notes of values drawn without an entry (sequence_used.c) do not outlive the
+ * server.  So at each start the sequences that have given a value are noted, as
+ * many as there is room for.
+ *
  * Runs in the apply worker, before it sends HELLO; clients are let in after
  * that (position.c).  Nothing of it is captured.
  *
@@ -42,16 +46,23 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+/* Each transaction rewrites so many, since it locks them all. */
+#define SEQUENCES_PER_TRANSACTION 1000
+
+/* In TopMemoryContext. */
 static List *
 sequence_reshare_all_sequences(void)
 {
+	MemoryContext old;
 	Relation	catalog = table_open(SequenceRelationId, AccessShareLock);
 	SysScanDesc scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
 	HeapTuple	tuple;
 	List	   *sequences = NIL;
 
+	old = MemoryContextSwitchTo(TopMemoryContext);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 		sequences = lappend_oid(sequences, ((Form_pg_sequence) GETSTRUCT(tuple))->seqrelid);
+	MemoryContextSwitchTo(old);
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
 	return sequences;
@@ -89,30 +100,62 @@ sequence_reshare_one(Oid relid)
 	return true;
 }
 
+/* Notes it, if it has given a value; false: there is no room. */
+static bool
+sequence_reshare_note(Oid relid)
+{
+	OtPosition	position;
+	Relation	rel;
+
+	if (get_rel_persistence(relid) != RELPERSISTENCE_PERMANENT || ot_sequence_relation_is_short(relid))
+		return true;
+	rel = relation_open(relid, AccessShareLock);
+	position = ot_sequence_page_read(rel);
+	relation_close(rel, AccessShareLock);
+	return !position.is_called || ot_sequence_note_one(relid);
+}
+
+static void
+sequence_reshare_begin(void)
+{
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+static void
+sequence_reshare_commit(void)
+{
+	PopActiveSnapshot();
+	/* else a crash could undo this after values have been given out */
+	ForceSyncCommit();
+	CommitTransactionCommand();
+}
+
 /* Once per start of the server; the slot cannot change later. */
 void
 ot_sequence_reshare(void)
 {
 	int			changed = 0;
-	int			total = 0;
+	bool		room = true;
+	List	   *sequences;
 	ListCell   *lc;
 
-	if (ot_sequence_stride == 1)
-		return;
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	foreach(lc, sequence_reshare_all_sequences())
+	sequence_reshare_begin();
+	sequences = sequence_reshare_all_sequences();
+	foreach(lc, sequences)
 	{
-		total++;
-		if (sequence_reshare_one(lfirst_oid(lc)))
-			changed++;
+		if (ot_sequence_stride > 1 && sequence_reshare_one(lfirst_oid(lc)) &&
+			++changed % SEQUENCES_PER_TRANSACTION == 0)
+		{
+			sequence_reshare_commit();
+			sequence_reshare_begin();
+		}
+		room = room && sequence_reshare_note(lfirst_oid(lc));
 	}
-	PopActiveSnapshot();
-	/* else a crash could undo this after values have been given out */
-	ForceSyncCommit();
-	CommitTransactionCommand();
+	sequence_reshare_commit();
 	if (changed > 0)
 		ereport(LOG,
 				(errmsg("%d of %d sequences had another share or none, and now give the values of slot %d of %d",
-						changed, total, ot_sequence_slot, ot_sequence_stride)));
+						changed, list_length(sequences), ot_sequence_slot, ot_sequence_stride)));
+	list_free(sequences);
 }

@@ -25,6 +25,9 @@
  * seldom anything to flush.  And an entry that made a sequence, or set it, must
  * not be applied again behind such a draw, so its commit record is flushed, too.
  *
+ * The notes are lost when this server stops.  When it starts, sequences that have
+ * given a value are noted anew (sequence_reshare.c).
+ *
  * Runs in backends.  Has a spinlock of its own, held for a few instructions.
  *
  * Copyright 2026 The Onetrip authors
@@ -116,8 +119,8 @@ ot_sequence_rehearses(void)
 }
 
 /* Notes a sequence; false: there is no room.  Allocates nothing. */
-static bool
-sequence_used_note_one(Oid relid)
+bool
+ot_sequence_note_one(Oid relid)
 {
 	OtUsedSequences *used = ot_used_sequences;
 	int			i;
@@ -202,7 +205,7 @@ ot_sequence_note_used(void)
 		}
 		if (synchronous_commit > SYNCHRONOUS_COMMIT_OFF)
 			sequence_used_flush_position(locks[i].relid);
-		noted = sequence_used_note_one(locks[i].relid);
+		noted = ot_sequence_note_one(locks[i].relid);
 	}
 	pfree(locks);
 	return noted;
@@ -229,7 +232,7 @@ ot_sequence_note_aborted(void)
 	for (int i = 0; i < count; i++)
 	{
 		if (locks[i].mode >= RowExclusiveLock)
-			(void) sequence_used_note_one(locks[i].relid);
+			(void) ot_sequence_note_one(locks[i].relid);
 	}
 	pfree(locks);
 }

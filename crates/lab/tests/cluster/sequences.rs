@@ -130,6 +130,14 @@ async fn drawn_alone(lab: &Lab) {
     a.must("insert into unrelated values (1)").await;
     lab.everywhere().await;
     assert!(number(&b, "select nextval('alone')").await.unwrap() > drawn, "region b goes on above what was told");
+    // Nor is a restart of the server in between a reason to forget it.
+    let drawn = number(&a, "select max(nextval('alone')) from generate_series(1, 20)").await.unwrap();
+    lab.node(0).kill9_postgres().expect("kill PostgreSQL");
+    drop(a);
+    lab.wait_ready().await.unwrap_or_else(|e| panic!("{e:#}"));
+    lab.session(0).await.must("insert into unrelated values (2)").await;
+    lab.everywhere().await;
+    assert!(number(&b, "select nextval('alone')").await.unwrap() > drawn, "region b goes on above what was told late");
 }
 
 /// A crash may skip values but never gives one out again, neither one used in a row nor one that a client was only
