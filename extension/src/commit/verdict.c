@@ -17,6 +17,7 @@
 #include "utils/lsyscache.h"
 
 #include "capture/capture.h"
+#include "sequence/sequence.h"
 #include "shmem/shmem.h"
 
 /* ---- what may be in the log ---- */
@@ -96,6 +97,7 @@ verdict_raise_lost(OtTxnId txn, OtVerdict *verdict)
 	char	   *schema = name ? get_namespace_name(get_rel_namespace(relid)) : NULL;
 	OtConflictKey key;
 
+	ot_sequence_lost_on(relid);
 	ot_txn_to_text(txn, text);
 	ot_describe_key(verdict->key_number, &key);
 	ot_conflict_note(verdict->outcome == OT_OUTCOME_WINDOW ? OT_CONFLICT_TOO_OLD :

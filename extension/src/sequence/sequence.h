@@ -33,6 +33,7 @@ typedef struct OtUsedSequence
 {
 	Oid			relid;
 	uint64		version;		/* a new one each time it is noted */
+	bool		only_noted;		/* by others than who is telling it */
 } OtUsedSequence;
 
 /* In shared memory. */
@@ -41,6 +42,7 @@ typedef struct OtUsedSequences
 	slock_t		mutex;
 	int			count;
 	uint64		versions;
+	TimestampTz silent_until;	/* until then nobody tells them */
 	XLogRecPtr	moved;			/* where the last commit ends that made or set one */
 	OtUsedSequence items[OT_USED_SEQUENCES_MAX];
 } OtUsedSequences;
@@ -51,5 +53,6 @@ extern void ot_sequence_note_aborted(void);
 extern void ot_sequence_rehearses(void);
 extern void ot_sequence_lock_used(void);
 extern void ot_sequence_told_used(void);
+extern void ot_sequence_lost_on(Oid relid);
 
 #endif							/* ONETRIP_SEQUENCE_H */

@@ -25,6 +25,10 @@
  * seldom anything to flush.  And an entry that made a sequence, or set it, must
  * not be applied again behind such a draw, so its commit record is flushed, too.
  *
+ * Who may alter a sequence that is noted, in another region, can so make entries
+ * lose that are about something else.  Once that has happened, notes are kept to
+ * themselves for a while.
+ *
  * The notes are lost when this server stops.  When it starts, sequences that have
  * given a value are noted anew (sequence_reshare.c).
  *
@@ -41,13 +45,19 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_class.h"
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/timestamp.h"
 
 #include "capture/capture.h"
 #include "shmem/shmem.h"
+
+/* How long nobody tells what is noted after an entry has lost by that. */
+#define SILENT_MS 10000
 
 /* nextval was called, or about to be called, in this transaction. */
 static bool drew = false;
@@ -270,23 +280,46 @@ ot_sequence_lock_used(void)
 {
 	OtUsedSequences *used = ot_used_sequences;
 	OtUsedSequence items[OT_USED_SEQUENCES_MAX];
+	TimestampTz now;
 	int			count;
 
 	ntelling = 0;
 	if (likely(used->count == 0))
 		return;
+	now = ot_now();
 	SpinLockAcquire(&used->mutex);
-	count = used->count;
+	count = now < used->silent_until ? 0 : used->count;
 	memcpy(items, used->items, sizeof(OtUsedSequence) * count);
 	SpinLockRelease(&used->mutex);
 
 	for (int i = 0; i < count; i++)
 	{
+		LOCKTAG		tag;
+
+		SET_LOCKTAG_RELATION(tag, MyDatabaseId, items[i].relid);
+		items[i].only_noted = !OT_LOCK_HELD_BY_ME(&tag, RowExclusiveLock);
 		if (get_rel_relkind(items[i].relid) != RELKIND_SEQUENCE ||
 			ot_sequence_relation_is_short(items[i].relid))
 			sequence_used_forget_items(&items[i], 1);	/* dropped, never one, or certified */
 		else if (ConditionalLockRelationOid(items[i].relid, RowExclusiveLock))
 			telling[ntelling++] = items[i];
+	}
+}
+
+/* This transaction's entry has lost on the key of that relation. */
+void
+ot_sequence_lost_on(Oid relid)
+{
+	for (int i = 0; i < ntelling; i++)
+	{
+		if (telling[i].relid == relid && telling[i].only_noted)
+		{
+			TimestampTz until = TimestampTzPlusMilliseconds(ot_now(), SILENT_MS);
+
+			SpinLockAcquire(&ot_used_sequences->mutex);
+			ot_used_sequences->silent_until = until;
+			SpinLockRelease(&ot_used_sequences->mutex);
+		}
 	}
 }
 

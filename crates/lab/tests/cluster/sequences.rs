@@ -2,7 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::lab::{bounded, number, psql_in, start, subjects, text, Lab};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+use tokio_postgres::error::SqlState;
+
+use crate::lab::{bounded, is, number, psql_in, start, subjects, text, until, Lab, SOON};
 
 const EACH: usize = 2_000;
 
@@ -10,7 +14,7 @@ const EACH: usize = 2_000;
 async fn three_regions_never_draw_the_same_value() {
     let lab = start("sequences", "nextval, serial, identity and setval in three regions at once").await;
     subjects!(lab, 3;
-        drawn_at_once, serial_and_identity, after_setval, drawn_alone, after_restart_of_a_server, in_a_dump,
+        drawn_at_once, serial_and_identity, after_setval, drawn_alone, altered_elsewhere, after_restart_of_a_server, in_a_dump,
         short_ones
     );
 }
@@ -138,6 +142,34 @@ async fn drawn_alone(lab: &Lab) {
     lab.session(0).await.must("insert into unrelated values (2)").await;
     lab.everywhere().await;
     assert!(number(&b, "select nextval('alone')").await.unwrap() > drawn, "region b goes on above what was told late");
+}
+
+/// Who alters a sequence that somebody else has drawn from does not make a region's transactions lose again and again.
+async fn altered_elsewhere(lab: &Lab) {
+    let [a, b, c] = lab.sessions().await;
+    a.must("create sequence noted; create table beside (id int primary key)").await;
+    lab.everywhere().await;
+    a.must("select nextval('noted')").await;
+    let worker =
+        number(&a, "select pid::bigint from pg_stat_activity where application_name = 'onetrip apply worker'").await;
+    let worker = Pid::from_raw(worker.unwrap().try_into().unwrap());
+    // Region a does not see the change before it proposes its own transactions.
+    kill(worker, Signal::SIGSTOP).unwrap();
+    b.must("alter sequence noted restart").await;
+    let first = a.run("begin; insert into beside values (1); commit").await;
+    a.run("rollback").await.unwrap();
+    let goes_on = async {
+        let shown =
+            until("region c shows it", SOON, || async { Ok(number(&c, "select count(*) from beside").await? == 1) });
+        let shown = shown.await;
+        kill(worker, Signal::SIGCONT).unwrap();
+        shown
+    };
+    let (second, shown) = tokio::join!(a.run("begin; insert into beside values (2); commit"), goes_on);
+    assert!(is(&first.unwrap_err(), &SqlState::T_R_SERIALIZATION_FAILURE), "the first one tells of the sequence");
+    second.expect("the second one does not");
+    shown.unwrap();
+    lab.everywhere().await;
 }
 
 /// A crash may skip values but never gives one out again, neither one used in a row nor one that a client was only
