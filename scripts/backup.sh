@@ -15,27 +15,45 @@ here=$(dirname "$0")
 # The PATH of cron lacks /usr/local/bin.
 onetrip=${ONETRIP:-$(command -v onetrip || command -v "$here/../../bin/onetrip" || echo "$here/../target/release/onetrip")}
 
-checkpoint_of() {
-    sed -n 's/^ *"checkpoint": *\([0-9][0-9]*\),*$/\1/p' "$1/manifest.json"
+# What the JSON file says of this name.
+said() {
+    sed -n "s/^ *\"$2\": *\"\{0,1\}\([^\",]*\)\"\{0,1\},*\$/\1/p" "$1"
 }
 
-"$onetrip" backup --data "$node" --to "$backups/$(date -u +%Y-%m-%dT%H%M%SZ)"
+made=$backups/$(date -u +%Y-%m-%dT%H%M%SZ)
+"$onetrip" backup --data "$node" --to "$made"
 
 # Only complete backups count, which have a manifest; their names sort by time.  Others are left for a person to look at.
-whole=()
+others=()
 for folder in "$backups"/*/; do
-    if [ -f "$folder/manifest.json" ]; then whole+=("${folder%/}"); fi
+    folder=${folder%/}
+    # The new one stays, even if the clock has been set back.
+    if [ -f "$folder/manifest.json" ] && [ "$folder" != "$made" ]; then others+=("$folder"); fi
 done
-while [ ${#whole[@]} -gt "$keep" ]; do
-    echo "removing ${whole[0]}"
+while [ ${#others[@]} -ge "$keep" ]; do
+    echo "removing ${others[0]}"
     # The manifest goes first: if the removal is interrupted, what remains does not count as a backup.
-    rm -f "${whole[0]}/manifest.json"
-    rm -rf "${whole[0]}"
-    whole=("${whole[@]:1}")
+    rm -f "${others[0]}/manifest.json"
+    rm -rf "${others[0]}"
+    others=("${others[@]:1}")
 done
 
-# A segment can be removed when the one after it begins at or before the first entry that the oldest backup needs.
-needed=$(($(checkpoint_of "${whole[0]}") + 1))
+# The first entry that a backup needs.  Backups of another cluster, such as the one from before a restore, have positions
+# that say nothing of this archive.
+if [ ! -f "$archive/archive.json" ]; then
+    echo "$archive holds no archive: is it mounted?" >&2
+    exit 1
+fi
+cluster=$(said "$archive/archive.json" cluster)
+needed=
+for folder in "$made" ${others[@]+"${others[@]}"}; do
+    [ "$(said "$folder/manifest.json" cluster)" = "$cluster" ] || continue
+    first=$(($(said "$folder/manifest.json" checkpoint) + 1))
+    if [ -z "$needed" ] || [ "$first" -lt "$needed" ]; then needed=$first; fi
+done
+[ -n "$needed" ] || exit 0
+
+# A segment can be removed when the one after it begins at or before that entry.
 previous=
 for segment in "$archive"/*.log; do
     [ -e "$segment" ] || continue

@@ -1,6 +1,7 @@
 //! The command as it is shipped: it works, and it contains nothing that only tests need.  Everything else is tested
 //! with `onetrip-lab`, the same command built with the feature `lab` (`crates/lab/tests`).
 
+mod backups;
 mod encrypted;
 
 use std::io::BufRead;
