@@ -41,6 +41,9 @@ pub struct ReleaseArgs {
     /// was interrupted: where it came from]
     #[arg(long, value_name = "DIR")]
     to: Option<PathBuf>,
+    /// Leave out what is prepared (PREPARE TRANSACTION) [default: refuse if something is]
+    #[arg(long)]
+    drop_prepared: bool,
     /// User to run as, if called by root [default: the user that the node was made with]
     #[arg(long)]
     user: Option<String>,
@@ -71,7 +74,7 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     };
     let position = match undone {
         true => undo(&data, &server, &to)?,
-        false => release(&data, &server, &to)
+        false => release(&data, &server, &to, args.drop_prepared)
             .with_context(|| format!("not released: call the same command again ({})", way_back(&data)))?,
     };
     if let Some(position) = position {
@@ -132,7 +135,7 @@ fn undo(data: &Path, server: &Server, to: &Path) -> Result<Option<i64>> {
     Ok(None)
 }
 
-fn release(data: &Path, server: &Server, to: &Path) -> Result<Option<i64>> {
+fn release(data: &Path, server: &Server, to: &Path, drop_prepared: bool) -> Result<Option<i64>> {
     let (moving, folder) = (data.join(MOVING), server.data());
     if !data.join(RELEASED).exists() {
         ensure!(folder.join("PG_VERSION").is_file(), "there is no PostgreSQL in {}", folder.display());
@@ -149,7 +152,7 @@ fn release(data: &Path, server: &Server, to: &Path) -> Result<Option<i64>> {
                 "its PostgreSQL was not shut down in order (it is \"{state}\"): start the node, and stop it in order"
             );
         }
-        dependents(server, &folder)?;
+        would_be_lost(server, &folder, drop_prepared)?;
         rename(&data.join(FILE_NAME), &data.join(RELEASED))?;
     }
     reached("released");
@@ -183,10 +186,10 @@ fn offline<'a>(server: &'a Server, data: &'a Path) -> SingleUser<'a> {
     SingleUser { bin_dir: &server.bin_dir, data, config_file: None, libraries: Some("") }
 }
 
-/// DROP EXTENSION would fail for objects of users that depend on the extension; what they are is said before anything
-/// is changed.
-fn dependents(server: &Server, data: &Path) -> Result<()> {
-    let query = "SELECT DISTINCT pg_describe_object(d.classid, d.objid, d.objsubid) FROM pg_depend m \
+/// DROP EXTENSION would fail for objects of users that depend on the extension, and would drop the extension's table of
+/// prepared transactions; what they are is said before anything is changed.
+fn would_be_lost(server: &Server, data: &Path, drop_prepared: bool) -> Result<()> {
+    let dependents = "SELECT DISTINCT pg_describe_object(d.classid, d.objid, d.objsubid) FROM pg_depend m \
                  JOIN pg_depend d ON d.refclassid = m.classid AND d.refobjid = m.objid \
                  WHERE m.deptype = 'e' AND m.refclassid = 'pg_extension'::regclass \
                  AND m.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'onetrip') \
@@ -195,8 +198,15 @@ fn dependents(server: &Server, data: &Path) -> Result<()> {
                  AND NOT EXISTS (SELECT FROM pg_depend o WHERE o.classid = d.classid AND o.objid = d.objid \
                  AND o.deptype = 'e') AND pg_describe_object(d.classid, d.objid, d.objsubid) !~ 'onetrip\\.'"
         .to_string();
-    let found = offline(server, data).rows("looking at the database", &server.database, &[query])?;
+    let prepared = "SELECT quote_literal(gid) FROM onetrip.prepared".to_string();
+    let found = offline(server, data).rows("looking at the database", &server.database, &[dependents, prepared])?;
     ensure!(found[0].is_empty(), "these use what the extension offers: {}; drop them first", found[0].join(", "));
+    ensure!(
+        found[1].is_empty() || drop_prepared,
+        "these transactions are prepared, and the plain PostgreSQL would not have them: {}; start the node and say COMMIT \
+         PREPARED or ROLLBACK PREPARED first, or give --drop-prepared",
+        found[1].join(", ")
+    );
     Ok(())
 }
 

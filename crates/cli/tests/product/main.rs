@@ -239,6 +239,13 @@ async fn a_region_joins(data: &Path, of: &Path) -> Result<()> {
     assert_eq!(std::fs::metadata(&backup)?.mode() & 0o777, 0o700);
     let check = onetrip(&["check"], data).output()?;
     ensure!(check.status.success() && told(&check).contains("equal"), "{}", told(&check));
+    let (first, joined) = (connect(&NodeConfig::load(of)?).await?, connect(&config).await?);
+    first.batch_execute("begin; insert into t values (-1); prepare transaction 'half done'").await?;
+    let deadline = Instant::now() + SOON;
+    while joined.query("select from onetrip.prepared_xacts", &[]).await?.is_empty() {
+        ensure!(Instant::now() < deadline, "it does not come to know of what is prepared");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let left = onetrip(&["leave"], of).args(["--node", "d"]).output()?;
     ensure!(left.status.success(), "{}", told(&left));
     // What starts nodes again knows by the exit code that this one is none any more; so at each start.
@@ -251,8 +258,20 @@ async fn a_region_joins(data: &Path, of: &Path) -> Result<()> {
     assert_eq!(ended.and_then(|status| status.code()), Some(3));
     let again = onetrip(&["start"], &folder).output()?;
     ensure!(again.status.code() == Some(3), "{:?}: {}", again.status, told(&again));
+    // What is prepared is the cluster's, and this server would not have it.
+    let plain = data.join("plain");
+    let released = onetrip(&["release"], &folder).arg("--to").arg(&plain).output()?;
+    ensure!(
+        told(&released).contains("are prepared") && told(&released).contains("'half done';"),
+        "{}",
+        told(&released)
+    );
+    ensure!(folder.join("node.toml").exists() && !plain.exists(), "something was changed");
+    let released = onetrip(&["release", "--drop-prepared"], &folder).arg("--to").arg(&plain).output()?;
+    ensure!(released.status.success() && plain.join("PG_VERSION").exists(), "{}", told(&released));
+    first.batch_execute("rollback prepared 'half done'").await?;
+    std::fs::remove_dir_all(&plain)?;
     // Its log is not taken for that of a new node.
-    std::fs::rename(folder.join("node.toml"), folder.join("node.toml.released"))?;
     let again = onetrip(&["join", "--from", &from, "--region", "d"], &folder).env("ONETRIP_TOKEN", &token).output()?;
     ensure!(told(&again).contains("contains log, which another node has left"), "{}", told(&again));
     std::fs::remove_dir_all(&folder)?;
