@@ -9,6 +9,11 @@ pub type Result<T> = std::result::Result<T, ArchiveError>;
 pub enum ArchiveError {
     #[error("the archive folder {} does not exist: make it, mount it, or set another one in node.toml", folder.display())]
     NoFolder { folder: PathBuf },
+    #[error(
+        "the archive folder {} holds no archive, but this node has archived there: is it mounted? To begin a new archive there, \
+         remove {}", folder.display(), note.display()
+    )]
+    NotMounted { folder: PathBuf, note: PathBuf },
     #[error("{} holds files but no archive: give the archive an empty folder", folder.display())]
     NotEmpty { folder: PathBuf },
     #[error(

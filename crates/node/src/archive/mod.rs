@@ -39,6 +39,8 @@ use thread::Ended;
 const IDENTITY_FILE: &str = "archive.json";
 /// The same before it has its name.
 const IDENTITY_UNFINISHED: &str = "archive.new";
+/// In the node's folder: the folder of the archive, once there is one.
+const CLAIMED_FILE: &str = "archive.claimed";
 /// Names the entries that are missing; if there are several gaps, those of the last one.
 const GAP_FILE: &str = "gap.json";
 /// `onetrip backup` notes here, in the archive's folder, what it has made.
@@ -194,7 +196,7 @@ impl Archive {
         let shared = Arc::new(Shared::default());
         shared.lock().alive = Some(Instant::now());
         let (batches, taken) = std::sync::mpsc::sync_channel(BATCHES_MAX);
-        let ended = thread::spawn(folder.to_owned(), Identity::of(config), shared.clone(), taken)?;
+        let ended = thread::spawn(folder.to_owned(), config, shared.clone(), taken)?;
         let mut marks = Marks::default();
         marks.note(decided, Instant::now(), now_ms());
         Ok(Archive { folder: folder.to_owned(), shared, batches: Some(batches), ended, next: None, decided: marks })

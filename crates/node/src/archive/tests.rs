@@ -382,10 +382,10 @@ fn log(dir: &Path, entries: u64) -> RaftLog {
     log
 }
 
-fn config() -> NodeConfig {
+fn config(data_dir: &Path) -> NodeConfig {
     let text = "cluster = 'orders'\nnode = 2\nregion = 'b'\nlisten = '127.0.0.1:1'\nhttp = '127.0.0.1:2'\n\
                 preferred_leader = 'b'\n[[member]]\nid = 2\nregion = 'b'\naddress = '127.0.0.1:1'\n";
-    toml::from_str(text).unwrap()
+    NodeConfig { data_dir: data_dir.to_owned(), ..toml::from_str(text).unwrap() }
 }
 
 /// Pumps until the archive reports this much, at most ten seconds.
@@ -407,7 +407,7 @@ fn the_archive_goes_on_from_its_end_after_a_restart_and_after_its_folder_was_awa
     let dir = tempfile::tempdir().unwrap();
     let (folder, away) = (dir.path().join("archive"), dir.path().join("away"));
     let mut node_log = log(&dir.path().join("log"), 50);
-    let mut archive = Archive::start(&config(), &folder, LogIndex(0)).unwrap();
+    let mut archive = Archive::start(&config(dir.path()), &folder, LogIndex(0)).unwrap();
     archive.decided(LogIndex(50));
     pump_until(&mut archive, &node_log, "no folder", |r| r.problem.as_ref().is_some_and(|p| p.contains("mount it")));
     assert_eq!(archive.archived(), LogIndex(0), "nothing may be cut");
@@ -416,13 +416,13 @@ fn the_archive_goes_on_from_its_end_after_a_restart_and_after_its_folder_was_awa
     archive.end();
 
     node_log = log(&dir.path().join("log"), 100);
-    let mut archive = Archive::start(&config(), &folder, LogIndex(60)).unwrap();
+    let mut archive = Archive::start(&config(dir.path()), &folder, LogIndex(60)).unwrap();
     archive.decided(LogIndex(80));
     pump_until(&mut archive, &node_log, "archived again", |r| r.archived == LogIndex(80));
     // The disk goes while entries are on their way: none is lost, none comes twice.
     std::fs::rename(&folder, &away).unwrap();
     archive.end();
-    let mut archive = Archive::start(&config(), &folder, LogIndex(80)).unwrap();
+    let mut archive = Archive::start(&config(dir.path()), &folder, LogIndex(80)).unwrap();
     archive.decided(LogIndex(100));
     pump_until(&mut archive, &node_log, "away", |r| r.problem.is_some() && r.lag_entries > 0);
     std::fs::rename(&away, &folder).unwrap();
@@ -433,12 +433,42 @@ fn the_archive_goes_on_from_its_end_after_a_restart_and_after_its_folder_was_awa
     assert!(found.windows(2).all(|w| w[0].1 <= w[1].1));
 }
 
+/// Goal: while the archive's disk is not mounted, nothing goes into the folder below it, and the log is kept.
+#[test]
+fn an_archive_that_is_not_mounted_is_not_begun_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, away) = (dir.path().join("archive"), dir.path().join("away"));
+    std::fs::create_dir(&folder).unwrap();
+    let node_log = log(&dir.path().join("log"), 50);
+    let mut archive = Archive::start(&config(dir.path()), &folder, LogIndex(40)).unwrap();
+    pump_until(&mut archive, &node_log, "archived", |r| r.archived == LogIndex(40));
+    archive.end();
+    std::fs::rename(&folder, &away).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    let mut archive = Archive::start(&config(dir.path()), &folder, LogIndex(50)).unwrap();
+    let asked = |r: &ArchiveReport| r.problem.as_ref().is_some_and(|p| p.contains("is it mounted?"));
+    pump_until(&mut archive, &node_log, "refused", asked);
+    assert_eq!((archive.archived(), std::fs::read_dir(&folder).unwrap().count()), (LogIndex(0), 0));
+    std::fs::remove_dir(&folder).unwrap();
+    std::fs::rename(&away, &folder).unwrap();
+    pump_until(&mut archive, &node_log, "mounted", |r| r.archived == LogIndex(50) && r.problem.is_none());
+    archive.end();
+    assert_eq!(read(&folder, 1).unwrap().len(), 50);
+    // Somebody wants a new one there.
+    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::remove_file(dir.path().join(CLAIMED_FILE)).unwrap();
+    let mut archive = Archive::start(&config(dir.path()), &folder, LogIndex(50)).unwrap();
+    pump_until(&mut archive, &node_log, "begun anew", |r| r.archived == LogIndex(50) && r.problem.is_none());
+    archive.end();
+}
+
 #[test]
 fn an_archive_with_a_hole_goes_on_by_itself() {
     let (folder, _) = with_hole(5);
     let dir = tempfile::tempdir().unwrap();
     let node_log = log(dir.path(), 50);
-    let mut archive = Archive::start(&config(), folder.path(), LogIndex(50)).unwrap();
+    let mut archive = Archive::start(&config(dir.path()), folder.path(), LogIndex(50)).unwrap();
     pump_until(&mut archive, &node_log, "archived", |r| r.archived == LogIndex(50) && r.problem.is_none());
     archive.end();
     assert_eq!(read(folder.path(), 1).unwrap().len(), 50);
@@ -464,7 +494,7 @@ fn an_archive_that_hangs_is_reported() {
     let pipe = folder.join(IDENTITY_FILE);
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let node_log = log(&dir.path().join("log"), 50);
-    let mut archive = Archive::start(&config(), &folder, LogIndex(50)).unwrap();
+    let mut archive = Archive::start(&config(dir.path()), &folder, LogIndex(50)).unwrap();
     archive.pump(&node_log).unwrap();
     assert_eq!(archive.report(LogIndex(50)).problem, None);
     archive.shared.lock().alive = Some(Instant::now() - SLOW_AFTER - Duration::from_secs(1));
@@ -484,7 +514,7 @@ fn an_archive_ahead_of_its_log_is_refused_in_words() {
     append(&mut writer, 1, 80, 1);
     writer.close().unwrap();
     let node_log = log(&dir.path().join("log"), 50);
-    let mut archive = Archive::start(&config(), &folder, LogIndex(50)).unwrap();
+    let mut archive = Archive::start(&config(dir.path()), &folder, LogIndex(50)).unwrap();
     pump_until(&mut archive, &node_log, "refused", |r| {
         r.problem.as_ref().is_some_and(|p| p.contains("written by another life of this node"))
     });

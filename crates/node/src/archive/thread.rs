@@ -1,8 +1,11 @@
 //! The archiver: takes batches, writes them, syncs once a second, and tries again when its disk fails.
 
 use super::writer::Writer;
-use super::{last_backup, Batch, Identity, Shared};
+use super::{last_backup, ArchiveError, Batch, Identity, Shared, CLAIMED_FILE, IDENTITY_FILE};
+use crate::config::NodeConfig;
+use crate::disk::write_whole;
 use onetrip_core::LogIndex;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::Arc;
@@ -25,6 +28,7 @@ impl Ended {
 struct Archiver {
     folder: PathBuf,
     identity: Identity,
+    claimed: PathBuf,
     shared: Arc<Shared>,
     batches: Receiver<Batch>,
     /// A file that failed: its name, and how many bytes of it are known to be good.
@@ -33,17 +37,18 @@ struct Archiver {
 
 enum Why {
     NodeEnds,
-    Failed(super::ArchiveError),
+    Failed(ArchiveError),
 }
 
 pub(super) fn spawn(
     folder: PathBuf,
-    identity: Identity,
+    config: &NodeConfig,
     shared: Arc<Shared>,
     batches: Receiver<Batch>,
 ) -> crate::Result<Ended> {
     let (held, ended) = std::sync::mpsc::channel();
-    let mut archiver = Archiver { folder, identity, shared, batches, to_cut: None };
+    let (identity, claimed) = (Identity::of(config), config.data_dir.join(CLAIMED_FILE));
+    let mut archiver = Archiver { folder, identity, claimed, shared, batches, to_cut: None };
     let body = move || {
         archiver.run();
         drop::<std::sync::mpsc::Sender<()>>(held);
@@ -98,12 +103,20 @@ impl Archiver {
             };
             match cut() {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(super::ArchiveError::disk(file, "cutting off what was not synced")(e));
+                    return Err(ArchiveError::disk(file, "cutting off what was not synced")(e));
                 }
                 _ => self.to_cut = None,
             }
         }
+        let is_noted = std::fs::read(&self.claimed).is_ok_and(|noted| noted == self.folder.as_os_str().as_bytes());
+        // The folder of a disk that is not mounted looks like a new one.
+        if is_noted && self.folder.is_dir() && !self.folder.join(IDENTITY_FILE).exists() {
+            return Err(ArchiveError::NotMounted { folder: self.folder.clone(), note: self.claimed.clone() });
+        }
         let writer = Writer::open(&self.folder, &self.identity)?;
+        if !is_noted {
+            write_whole(&self.claimed, self.folder.as_os_str().as_bytes())?;
+        }
         let last_backup = last_backup(&self.folder);
         let mut state = self.shared.lock();
         state.life += 1;
