@@ -7,7 +7,7 @@
 //!
 //! It knows files and entries; the caller says where the entries come from ([`Source`]).
 
-use crate::archive::Stored;
+use crate::archive::{now_ms, Stored, CLOCK_OFF_MS};
 use crate::disk::{CheckpointFile, RaftLog};
 use crate::error::Error;
 use bytes::Bytes;
@@ -60,6 +60,14 @@ pub struct Restored {
     pub time_ms: Option<u64>,
 }
 
+/// A time of an archive that lies after this says nothing of when the entry was decided.
+fn check_clock(at: LogIndex, time_ms: u64) -> Result<(), RestoreError> {
+    match time_ms > now_ms() + CLOCK_OFF_MS {
+        true => Err(RestoreError::NotYet { at, time_ms }),
+        false => Ok(()),
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     #[error("the log ends at entry {last}; position {wanted} is beyond it")]
@@ -69,6 +77,11 @@ pub enum RestoreError {
     BeyondTime { last: LogIndex, until_ms: u64 },
     #[error("entry {at} has no time: only an archive has times, a node's own log has none; give a position instead")]
     NoTime { at: LogIndex },
+    /// The clock of the node that archived was ahead, or this machine's is behind.
+    #[error("entry {at} has the time {time_ms} ms since 1970, which is later than now")]
+    NotYet { at: LogIndex, time_ms: u64 },
+    #[error("entry {at} has the time {time_ms} ms since 1970, and entry {later}, which follows, {later_ms} ms")]
+    TimeWentBack { at: LogIndex, time_ms: u64, later: LogIndex, later_ms: u64 },
     #[error(
         "the log ends at entry {last}, but the backup's own entries go to {least}: the backup is damaged, take another"
     )]
@@ -89,6 +102,8 @@ pub trait Source<E> {
     fn next(&mut self, last: (LogIndex, Term)) -> Result<Option<Stored>, E>;
     /// Nothing newer than `last` had been decided up to this time, in milliseconds since 1970.
     fn quiet_until_ms(&mut self, last: LogIndex) -> Result<u64, E>;
+    /// The earliest time that is known of a later entry, and of which.
+    fn earliest_after(&mut self, at: LogIndex) -> Option<(LogIndex, u64)>;
     /// Called now and then, to show how far it is.
     fn progress(&mut self, at: LogIndex);
 }
@@ -130,8 +145,25 @@ impl Restore<'_> {
                 break;
             };
             if let (Goal::Time(goal), true) = (self.goal, at > self.least) {
-                if stored.time_ms.ok_or(RestoreError::NoTime { at })? > goal {
-                    break;
+                match stored.time_ms {
+                    Some(time_ms) if time_ms > goal => {
+                        check_clock(at, time_ms)?;
+                        let later = source.earliest_after(at).filter(|(_, ms)| ms + CLOCK_OFF_MS < time_ms);
+                        if let Some((later, later_ms)) = later {
+                            return Err(RestoreError::TimeWentBack { at, time_ms, later, later_ms }.into());
+                        }
+                        break;
+                    }
+                    Some(_) => {}
+                    // An archive may know that nothing newer was decided by then.
+                    None => {
+                        let until_ms = source.quiet_until_ms(last)?;
+                        if until_ms < goal {
+                            return Err(RestoreError::NoTime { at }.into());
+                        }
+                        check_clock(last, until_ms)?;
+                        break;
+                    }
                 }
             }
             let term = Term(stored.entry.term);
@@ -165,7 +197,7 @@ impl Restore<'_> {
                 if until_ms < wanted {
                     return Err(RestoreError::BeyondTime { last, until_ms }.into());
                 }
-                Ok(())
+                Ok(check_clock(last, until_ms)?)
             }
             _ => Ok(()),
         }
@@ -248,5 +280,85 @@ impl Restore<'_> {
             tokens: Vec::new(),
             level: old.level,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::NodeConfig;
+
+    /// Entries with these times, from 1 on.
+    struct Times {
+        times: Vec<Option<u64>>,
+        quiet: (LogIndex, u64),
+        later: Option<(LogIndex, u64)>,
+    }
+
+    impl Source<RestoreError> for Times {
+        fn next(&mut self, last: (LogIndex, Term)) -> Result<Option<Stored>, RestoreError> {
+            let found = self.times.get(last.0 .0 as usize);
+            Ok(found.map(|time_ms| {
+                let entry = RaftEntry { index: last.0.next().0, term: 1, ..Default::default() };
+                Stored { entry, time_ms: *time_ms }
+            }))
+        }
+        fn quiet_until_ms(&mut self, last: LogIndex) -> Result<u64, RestoreError> {
+            Ok(if last == self.quiet.0 { self.quiet.1 } else { 0 })
+        }
+        fn earliest_after(&mut self, _: LogIndex) -> Option<(LogIndex, u64)> {
+            self.later
+        }
+        fn progress(&mut self, _: LogIndex) {}
+    }
+
+    fn restored_to(goal: u64, mut source: Times) -> Result<LogIndex, RestoreError> {
+        let text = "cluster = 'c'\nnode = 1\nregion = 'a'\nlisten = '127.0.0.1:1'\nhttp = '127.0.0.1:2'\n\
+                    preferred_leader = 'a'\n[[member]]\nid = 1\nregion = 'a'\naddress = '127.0.0.1:1'\n";
+        let config: NodeConfig = toml::from_str(text).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let restore = Restore {
+            folder: folder.path(),
+            limits: config.limits(),
+            region: "a".into(),
+            address: "127.0.0.1:1".into(),
+            sequence_slot: 0,
+            checkpoint: Checkpoint::bootstrap(config.bootstrap_members(), config.limits()).encode(),
+            least: LogIndex(1),
+            goal: Goal::Time(goal),
+        };
+        restore.run(&mut source).map(|restored| restored.index)
+    }
+
+    /// Goal: an archive that is complete to the given time is enough, also if a node's log goes further.
+    #[test]
+    fn what_follows_an_archive_that_was_quiet_until_then_is_left_out() {
+        let log = |until_ms| Times {
+            times: vec![None, Some(10), Some(20), None],
+            quiet: (LogIndex(3), until_ms),
+            later: None,
+        };
+        assert_eq!(restored_to(30, log(30)).unwrap(), LogIndex(3));
+        assert_eq!(restored_to(15, log(30)).unwrap(), LogIndex(2));
+        assert!(matches!(restored_to(31, log(30)), Err(RestoreError::NoTime { at: LogIndex(4) })));
+    }
+
+    /// Goal: while the archiving node's clock was wrong its times say nothing, and then nothing is restored to them.
+    #[test]
+    fn a_clock_that_was_wrong_is_found_out() {
+        let (soon, ever) = (now_ms() + 2 * CLOCK_OFF_MS, LogIndex(0));
+        let jumped = |ahead, later| Times { times: vec![None, Some(10), Some(ahead)], quiet: (ever, 0), later };
+        assert_eq!(restored_to(15, jumped(20, None)).unwrap(), LogIndex(2));
+        assert!(matches!(restored_to(15, jumped(soon, None)), Err(RestoreError::NotYet { at: LogIndex(3), .. })));
+        // By now that time has come, too.
+        let ahead = CLOCK_OFF_MS + 1_000;
+        let later = |ms| Some((LogIndex(4), ms));
+        let found = restored_to(15, jumped(ahead, later(30)));
+        assert!(matches!(found, Err(RestoreError::TimeWentBack { later: LogIndex(4), .. })), "{found:?}");
+        assert_eq!(restored_to(15, jumped(ahead, later(1_000))).unwrap(), LogIndex(2));
+        // At the end of the log.
+        let quiet = |until_ms| Times { times: vec![None, Some(10)], quiet: (LogIndex(2), until_ms), later: None };
+        assert_eq!(restored_to(15, quiet(20)).unwrap(), LogIndex(2));
+        assert!(matches!(restored_to(15, quiet(soon)), Err(RestoreError::NotYet { at: LogIndex(2), .. })));
     }
 }

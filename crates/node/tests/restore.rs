@@ -28,6 +28,9 @@ impl Source<Failed> for Archive {
     fn quiet_until_ms(&mut self, _: LogIndex) -> Result<u64, Failed> {
         Ok(self.0.end().map_err(|e| Failed(e.to_string()))?.1)
     }
+    fn earliest_after(&mut self, at: LogIndex) -> Option<(LogIndex, u64)> {
+        self.0.earliest_after(at)
+    }
     fn progress(&mut self, _: LogIndex) {}
 }
 

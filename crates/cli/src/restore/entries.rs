@@ -151,6 +151,14 @@ impl restore::Source<anyhow::Error> for Entries {
         Ok(until)
     }
 
+    fn earliest_after(&mut self, at: LogIndex) -> Option<(LogIndex, u64)> {
+        let found = self.sources.iter().filter_map(|source| match &source.kind {
+            Kind::Archive(reader) => reader.earliest_after(at),
+            Kind::Own(_) | Kind::Node(_) => None,
+        });
+        found.min_by_key(|(_, time_ms)| *time_ms)
+    }
+
     fn progress(&mut self, at: LogIndex) {
         self.progress.show("copying the log", None, &format!("entry {at}"));
     }

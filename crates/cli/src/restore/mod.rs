@@ -182,6 +182,17 @@ fn in_words(error: anyhow::Error) -> anyhow::Error {
             "the archive ends at entry {last} and is complete until {}: leave --to-time out to restore all of it",
             manifest::time_text(*until_ms)
         ),
+        Some(RestoreError::NotYet { at, time_ms }) => anyhow!(
+            "entry {at} has the time {}, which is later than now: the clock of the node that archived it was ahead, or this \
+             machine's is behind; give a position",
+            manifest::time_text(*time_ms)
+        ),
+        Some(RestoreError::TimeWentBack { at, time_ms, later, later_ms }) => anyhow!(
+            "entry {at} has the time {}, and entry {later}, which follows it, {}: the clock of the node that archived them was \
+             wrong, so nobody knows which of them were committed by then; give a position",
+            manifest::time_text(*time_ms),
+            manifest::time_text(*later_ms)
+        ),
         _ => error,
     }
 }

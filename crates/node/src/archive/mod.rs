@@ -59,6 +59,8 @@ const BATCHES_MAX: usize = 4096;
 const MARK_EVERY: Duration = Duration::from_millis(10);
 /// While the archive cannot be written, this many times are kept (hours of full load); later entries get the last one.
 const MARKS_MAX: usize = 1 << 20;
+/// A clock that is off by more than this is taken to be wrong, and then to be right again.
+pub(crate) const CLOCK_OFF_MS: u64 = 60_000;
 /// An archive that takes longer for a write is reported.
 const SLOW_AFTER: Duration = Duration::from_secs(30);
 /// How long a node that stops waits for the archive.
@@ -333,7 +335,7 @@ impl Marks {
     }
 }
 
-fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
 }
 

@@ -65,6 +65,17 @@ impl Reader {
         Ok((LogIndex(loaded.next() - 1), loaded.end_time_ms))
     }
 
+    /// The earliest time with which a segment begins after `index`, and its first entry.  Times go back only between
+    /// segments.  What cannot be read is passed over.
+    pub fn earliest_after(&self, index: LogIndex) -> Option<(LogIndex, u64)> {
+        let later = self.firsts.iter().filter(|first| **first > index.0);
+        let begins = later.filter_map(|first| {
+            let (record, _) = Segment::open_to_read(&self.dir, *first).ok()?.record_at(0, 0).ok()??;
+            Some((LogIndex(*first), record.stamp?))
+        });
+        begins.min_by_key(|(_, time_ms)| *time_ms)
+    }
+
     /// One entry, verified; `None` beyond the end.  Cheap when asked for in order.
     pub fn entry(&mut self, index: LogIndex) -> Result<Option<Stored>> {
         let place = self.firsts.partition_point(|first| *first <= index.0);

@@ -72,6 +72,27 @@ fn what_was_archived_comes_back_in_order_with_times_that_never_go_back() {
     assert_eq!(*reader.identity(), identity());
 }
 
+/// Goal: a clock that was far ahead for a while spoils the times of what came meanwhile, and no others.
+#[test]
+fn times_go_back_with_a_new_segment_if_the_clock_was_far_ahead() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = Writer::open_with(dir.path(), &identity(), 1 << 20).unwrap();
+    append(&mut writer, 1, 2, 1000);
+    append(&mut writer, 3, 4, 90_000_000);
+    append(&mut writer, 5, 6, 90_000_000 - CLOCK_OFF_MS);
+    append(&mut writer, 7, 8, 2000);
+    writer.append(writer.end().unwrap(), 3000, &[]).unwrap();
+    assert_eq!(writer.time_ms(), 3000);
+    writer.close().unwrap();
+    assert_eq!(segment_numbers(dir.path()).unwrap(), [1, 7]);
+    let times: Vec<u64> = read(dir.path(), 1).unwrap().into_iter().map(|(_, time_ms)| time_ms).collect();
+    assert_eq!(times, [1000, 1000, 90_000_000, 90_000_000, 90_000_000, 90_000_000, 2000, 2000]);
+    let reader = Reader::open(dir.path()).unwrap();
+    assert_eq!(reader.earliest_after(LogIndex(3)), Some((LogIndex(7), 2000)));
+    assert_eq!(reader.earliest_after(LogIndex(7)), None);
+    assert_eq!(open(dir.path()).unwrap().time_ms(), 3000);
+}
+
 #[test]
 fn one_wrong_byte_in_a_finished_segment_is_refused_and_named() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,12 +2,15 @@
 //!
 //! Invariants:
 //! - Within a segment entries are contiguous and times do not go back; a segment begins where the last one ended, or
-//!   its name shows that entries are missing before it.
+//!   its name shows that entries are missing before it.  Times that go back by more than the clock's wander begin a
+//!   segment.
 //! - What was not synced before a failed write or sync is cut off before anything else is written.
 //! - Good records behind a hole, which the loss of power leaves where it has lost pages in between, are removed only
 //!   when the log has their entries again.  Otherwise the file stays as it is: they may be all that there is.
 
-use super::{last_backup, ArchiveError, Gap, Identity, Result, GAP_FILE, IDENTITY_FILE, IDENTITY_UNFINISHED};
+use super::{
+    last_backup, ArchiveError, Gap, Identity, Result, CLOCK_OFF_MS, GAP_FILE, IDENTITY_FILE, IDENTITY_UNFINISHED,
+};
 use crate::disk::segment::{Previous, Segment, Tail};
 use crate::disk::{segment_numbers, sync_dir, write_whole};
 use onetrip_core::LogIndex;
@@ -144,10 +147,18 @@ impl Writer {
             write_whole(&self.dir.join(GAP_FILE), &serde_json::to_vec(&gap).expect("two numbers"))?;
             self.gap = Some(gap);
         }
-        // If the clock was set back, the archive's times do not follow it.
-        self.time_ms = self.time_ms.max(time_ms);
+        // If the clock was set back a little, the archive's times do not follow it.
+        let went_back = self.time_ms > time_ms.saturating_add(CLOCK_OFF_MS);
+        if went_back {
+            tracing::warn!(
+                "the archive's times go back by {} s from entry {} on: the clock is wrong, or it was",
+                (self.time_ms - time_ms) / 1000,
+                previous.index + 1
+            );
+        }
+        self.time_ms = if went_back { time_ms } else { self.time_ms.max(time_ms) };
         let fits = |open: &Open| open.segment.end < self.segment_bytes && open.since.elapsed() < SEGMENT_AGE;
-        if missing > 0 || !self.open.as_ref().is_some_and(fits) {
+        if missing > 0 || went_back || !self.open.as_ref().is_some_and(fits) {
             self.next_segment(previous)?;
         }
         let open = self.open.as_mut().expect("just made, if there was none");
