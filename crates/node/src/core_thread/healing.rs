@@ -58,6 +58,15 @@ impl Healing {
                 self.file.display()
             ));
         }
+        let tablespaces = self.tablespaces();
+        if !tablespaces.is_empty() {
+            return Err(format!(
+                "it has tablespaces, whose folders have to be empty for a copy: stop the node, move {} away, set {} aside as if \
+                 it was damaged, and start the node",
+                tablespaces.join(", "),
+                self.folder.join("postgres").display()
+            ));
+        }
         let Some(room) = room else { return Ok(()) };
         // Another member's may be larger, and meanwhile it is written to.
         let Some(bytes) = self.bytes().map(|bytes| bytes + bytes / 10) else { return Err(MEASURING.into()) };
@@ -71,6 +80,15 @@ impl Healing {
             room.of_log() >> 20,
             self.folder.display()
         ))
+    }
+
+    /// The folders outside of the data folder.
+    fn tablespaces(&self) -> Vec<String> {
+        let links = fs::read_dir(self.folder.join("postgres/pg_tblspc")).into_iter().flatten().flatten();
+        let mut targets: Vec<String> =
+            links.filter_map(|link| Some(fs::read_link(link.path()).ok()?.display().to_string())).collect();
+        targets.sort();
+        targets
     }
 
     /// As it was last measured, by a thread of its own.
@@ -137,6 +155,13 @@ mod tests {
         assert_eq!(healing.may_order_with(room(enough)), Ok(()));
         let why = healing.may_order_with(room(enough - 1)).unwrap_err();
         assert!(why.contains("about 4 MiB and 1024 MiB for the log have to be free"), "{why}");
+        fs::create_dir(node_folder.path().join("postgres/pg_tblspc")).unwrap();
+        assert_eq!(healing.may_order_with(room(enough)), Ok(()));
+        let link = node_folder.path().join("postgres/pg_tblspc/16400");
+        std::os::unix::fs::symlink("/srv/quick", &link).unwrap();
+        let tablespaces = healing.may_order_with(room(enough)).unwrap_err();
+        assert!(tablespaces.contains("move /srv/quick away"), "{tablespaces}");
+        fs::remove_file(&link).unwrap();
         assert!(healing.is_news(LogIndex(1), &why) && !healing.is_news(LogIndex(1), &why));
         assert_eq!(healing.why_not(LogIndex(1)), Some(why.as_str()));
         fs::write(node_folder.path().join(HEALED_FILE), "").unwrap();

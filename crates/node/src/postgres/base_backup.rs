@@ -6,13 +6,14 @@
 //! - If the call succeeds, `to` is a complete data folder that is synced to disk.  If it fails, what it leaves there
 //!   does no harm, since the caller gives a name that is not the final one, and renames the folder at the end.
 //! - When the future is dropped, `pg_basebackup` is killed.
-//! - A copy onto the disk of a node's log leaves the log its room ([`Room::of_log`]).
+//! - A copy onto the disk of a node's log leaves the log its room ([`Room::of_log`]), and does not wait for ever for a
+//!   server that hangs.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tokio::io::AsyncReadExt;
@@ -22,8 +23,14 @@ use super::server::without_pg_settings;
 use super::{file_error, PostgresError};
 use crate::space::Room;
 
+const STEP: &str = "the base backup";
 /// Within this time a copy writes less than the room that is left to the log.
 const LOOK_AT_ROOM_EVERY: Duration = Duration::from_millis(100);
+/// How long a donor may send nothing before it counts as one that hangs.  It writes a checkpoint first; at the end what
+/// has come is synced to this node's disk, which may take long with a large one.
+const PATIENCE_FIRST: Duration = Duration::from_secs(900);
+const PATIENCE_BETWEEN: Duration = Duration::from_secs(300);
+const PATIENCE_END: Duration = Duration::from_secs(3600);
 /// How much is kept of what `pg_basebackup` says besides its progress, to explain a failure; older lines are dropped.
 const SAID_BYTES_MAX: usize = 16 << 10;
 
@@ -45,6 +52,26 @@ pub struct CopyProgress {
     /// More than one means that a part of it is written to other folders.
     #[serde(skip)]
     pub tablespaces: u64,
+    #[serde(skip)]
+    pub tablespaces_done: u64,
+}
+
+/// What a copy beside a node's log is held to.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    pub room: fn(&Path) -> io::Result<Room>,
+    /// How long nothing may come after this.
+    pub patience: fn(Option<CopyProgress>) -> Duration,
+}
+
+pub(super) const LIMITS: Limits = Limits { room: Room::of, patience };
+
+fn patience(last: Option<CopyProgress>) -> Duration {
+    match last {
+        Some(last) if last.tablespaces_done >= last.tablespaces => PATIENCE_END,
+        Some(last) if last.done_kb > 0 => PATIENCE_BETWEEN,
+        _ => PATIENCE_FIRST,
+    }
 }
 
 impl BaseBackup {
@@ -54,20 +81,16 @@ impl BaseBackup {
     }
 
     /// The same beside a node's log: ends with [`PostgresError::NoRoom`] as soon as it is known that the copy does not
-    /// fit, or there is not more room left than `room` says that the log needs.
+    /// fit, or there is not more room left than `room` says that the log needs; and when nothing comes any more.
     pub(super) async fn run_beside_log(
         &self,
-        room: fn(&Path) -> io::Result<Room>,
+        limits: Limits,
         progress: impl FnMut(CopyProgress),
     ) -> Result<(), PostgresError> {
-        self.copy(Some(room), progress).await
+        self.copy(Some(limits), progress).await
     }
 
-    async fn copy(
-        &self,
-        room: Option<fn(&Path) -> io::Result<Room>>,
-        mut progress: impl FnMut(CopyProgress),
-    ) -> Result<(), PostgresError> {
+    async fn copy(&self, limits: Option<Limits>, mut progress: impl FnMut(CopyProgress)) -> Result<(), PostgresError> {
         remove_folder(&self.to)?;
         let program = self.bin_dir.join("pg_basebackup");
         let mut command = Command::from(without_pg_settings(&program));
@@ -91,22 +114,26 @@ impl BaseBackup {
         let mut said = Said::default();
         if let Some(mut stderr) = child.stderr.take() {
             let mut bytes = [0u8; 4096];
-            let mut last = None;
+            let (mut last, mut came_at) = (None, Instant::now());
             let mut looks = tokio::time::interval(LOOK_AT_ROOM_EVERY);
             loop {
                 tokio::select! {
                     read = stderr.read(&mut bytes) => {
                         let Ok(count @ 1..) = read else { break };
                         said.take(&bytes[..count], &mut |now| {
-                            last = Some(now);
+                            if last != Some(now) {
+                                (last, came_at) = (Some(now), Instant::now());
+                            }
                             progress(now);
                         });
                     }
-                    _ = looks.tick(), if room.is_some() => {
-                        if let Some(no_room) = self.no_room(room, last).await {
+                    _ = looks.tick(), if limits.is_some() => {
+                        let Some(limits) = limits else { continue };
+                        let why = self.no_room(limits.room, last).await;
+                        if let Some(why) = why.or_else(|| hangs(came_at.elapsed(), (limits.patience)(last))) {
                             // What it has written is removed by the caller.
                             let _ = child.kill().await;
-                            return Err(no_room);
+                            return Err(why);
                         }
                     }
                 }
@@ -117,15 +144,15 @@ impl BaseBackup {
             return Ok(());
         }
         let reason = format!("{} ({status})", said.reason());
-        Err(PostgresError::Step { step: "the base backup".into(), reason })
+        Err(PostgresError::Step { step: STEP.into(), reason })
     }
 
     async fn no_room(
         &self,
-        room: Option<fn(&Path) -> io::Result<Room>>,
+        room: fn(&Path) -> io::Result<Room>,
         progress: Option<CopyProgress>,
     ) -> Option<PostgresError> {
-        let (room, beside) = (room?, self.to.parent()?.to_owned());
+        let beside = self.to.parent()?.to_owned();
         // The file system may hang.  If it does not know how much room it has, the copy goes on as if there was enough.
         let room = tokio::task::spawn_blocking(move || room(&beside)).await.ok()?.ok()?;
         // What is done is told once a second, so something more of it is written already.
@@ -139,6 +166,11 @@ impl BaseBackup {
             folder: self.to.clone(),
         })
     }
+}
+
+fn hangs(silent: Duration, patience: Duration) -> Option<PostgresError> {
+    let reason = format!("nothing has come for {} s", silent.as_secs());
+    (silent > patience).then(|| PostgresError::Step { step: STEP.into(), reason })
 }
 
 /// Removes a folder if it is there.
@@ -205,11 +237,14 @@ pub(super) fn read_said(bytes: &[u8]) {
 fn parse_progress(line: &str) -> Option<CopyProgress> {
     let (done, rest) = line.split_once('/')?;
     let (total, rest) = rest.split_once(" kB (")?;
-    let tablespaces = rest.rsplit_once('/').and_then(|(_, count)| count.split(' ').next()?.parse().ok());
+    let (before, count) = rest.rsplit_once('/').unwrap_or_default();
+    let tablespaces = count.split(' ').next().and_then(|count| count.parse().ok());
+    let tablespaces_done = before.rsplit(' ').next().and_then(|count| count.parse().ok());
     Some(CopyProgress {
         done_kb: done.trim().parse().ok()?,
         total_kb: total.trim().parse().ok()?,
         tablespaces: tablespaces.unwrap_or(1),
+        tablespaces_done: tablespaces_done.unwrap_or(0),
     })
 }
 
@@ -227,9 +262,9 @@ mod tests {
             let mut said = Said::default();
             let mut seen = Vec::new();
             for chunk in text.as_bytes().chunks(step) {
-                said.take(chunk, &mut |p| seen.push((p.done_kb, p.total_kb, p.tablespaces)));
+                said.take(chunk, &mut |p| seen.push((p.done_kb, p.total_kb, p.tablespaces_done, p.tablespaces)));
             }
-            assert_eq!(seen, [(0, 22871, 1), (4021, 22871, 2)]);
+            assert_eq!(seen, [(0, 22871, 0, 1), (4021, 22871, 1, 2)]);
             assert_eq!(said.reason(), "could not receive data: a/b");
         }
     }
@@ -246,12 +281,16 @@ mod tests {
 
     /// A copy by what stands for `pg_basebackup`: it writes a file, says `progress` on standard error, and does `then`.
     async fn copy_by(progress: &str, then: &str, room: fn(&Path) -> io::Result<Room>) -> Result<(), PostgresError> {
+        copy_within(progress, then, Limits { room, patience }).await
+    }
+
+    async fn copy_within(progress: &str, then: &str, limits: Limits) -> Result<(), PostgresError> {
         let dir = tempfile::tempdir().unwrap();
         let script = format!("mkdir \"$2\"\necho 15 > \"$2/PG_VERSION\"\necho '{progress}' >&2\n{then}\n");
         write_program(&dir.path().join("pg_basebackup"), &script);
         let to = dir.path().join("copy");
         let backup = BaseBackup { bin_dir: dir.path().into(), socket_dir: "/".into(), port: 1, to };
-        let copied = backup.run_beside_log(room, |_| {});
+        let copied = backup.run_beside_log(limits, |_| {});
         tokio::time::timeout(Duration::from_secs(60), copied).await.expect("the copy ends")
     }
 
@@ -275,5 +314,20 @@ mod tests {
             assert!(matches!(copied, Err(PostgresError::NoRoom { .. })), "{progress}: {copied:?}");
         }
         copy_by("0/10485760 kB (0%), 0/2 tablespaces", "", enough).await.unwrap();
+    }
+
+    /// Goal: a donor that hangs does not hold the copy for ever; one that is busy is left alone.
+    #[tokio::test]
+    async fn a_copy_to_which_nothing_comes_is_stopped() {
+        for progress in ["waits", "0/1048576 kB (0%), 0/1 tablespace", "9/1048576 kB (0%), 0/1 tablespace"] {
+            let limits = Limits { room: |_| room(10 << 30), patience: |_| Duration::from_millis(300) };
+            let Err(e) = copy_within(progress, "exec sleep 600", limits).await else { panic!("it is made") };
+            assert!(e.to_string().contains("nothing has come for"), "{e}");
+        }
+        let after = |line| patience(parse_progress(line));
+        assert_eq!(after("waiting for checkpoint"), PATIENCE_FIRST);
+        assert_eq!(after("0/1048576 kB (0%), 0/2 tablespaces"), PATIENCE_FIRST);
+        assert_eq!(after("1048576/1048576 kB (100%), 1/2 tablespaces"), PATIENCE_BETWEEN);
+        assert_eq!(after("1048570/1048576 kB (99%), 2/2 tablespaces"), PATIENCE_END);
     }
 }

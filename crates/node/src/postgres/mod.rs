@@ -66,6 +66,9 @@ pub enum PostgresError {
     DoesNotStart { reason: String, log: PathBuf },
     #[error("{step} failed: {reason}")]
     Step { step: String, reason: String },
+    /// A copy that had begun, for which the other member's server wrote a checkpoint at least.
+    #[error("{0}")]
+    Copy(String),
     #[error(
         "{folder} has no room for a copy of another member's PostgreSQL: at least {} MiB and {} MiB for the log have to be free on \
          that disk; make room there, and the copy is made",

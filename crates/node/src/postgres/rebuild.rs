@@ -17,7 +17,9 @@
 //! | `postgres.gone.1` | the next of these, where that one cannot be removed | nothing |
 
 use std::fs;
+use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,12 +27,15 @@ use onetrip_core::{LogIndex, NodeId, RegionId};
 use serde::Serialize;
 use tokio::sync::watch;
 
+use super::base_backup::LIMITS;
 use super::donor::{Donors, Door, DOOR_PORT};
 use super::{file_error, remove_folder, BaseBackup, CopyProgress, PostgresError, RebuildFrom, Server};
-use crate::space::Room;
 
 /// Files that stay this node's own, whichever member its rows are copied from.
 const OPERATORS_FILES: [&str; 4] = ["postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"];
+
+/// What `pg_basebackup` says if it has not reached the donor's server.
+const NOT_CONNECTED: &str = "connection to server";
 
 /// `pg_basebackup`, once killed, leaves a process that ends when its connection does, and may make a file until then.
 const TRIES_TO_REMOVE: u32 = 50;
@@ -55,21 +60,24 @@ pub struct CopyState {
     pub progress: CopyProgress,
 }
 
-/// Copies from the first donor from which that succeeds.  The copy shows at least the log index that is returned.
+/// Copies from the first donor from which that succeeds.  The copy shows at least the log index that is returned;
+/// `None`: the order was withdrawn before the copy was whole.
 pub(super) async fn copy(
     server: &Server,
     donors: &Arc<dyn Donors>,
     order: Option<RebuildFrom>,
+    withdrawn: impl Future<Output = ()>,
     mut report: impl FnMut(CopyState),
-) -> Result<LogIndex, PostgresError> {
+) -> Result<Option<LogIndex>, PostgresError> {
     let candidates = donors.choose(order.map(|order| order.at_least)).await.map_err(PostgresError::Refused)?;
-    let mut last_error = None;
+    let mut withdrawn = pin!(withdrawn);
+    let (mut last_error, mut has_begun) = (None, false);
     for donor in candidates {
         tracing::info!(donor = %donor.node, donor_region = %donor.region, "copying PostgreSQL's folder");
         let mut state = CopyState {
             node: donor.node,
             region: donor.region.clone(),
-            progress: CopyProgress { done_kb: 0, total_kb: 0, tablespaces: 1 },
+            progress: CopyProgress { done_kb: 0, total_kb: 0, tablespaces: 1, tablespaces_done: 0 },
         };
         report(state.clone());
         let door = Door::open(&server.node_folder, Arc::clone(donors), donor.node)?;
@@ -79,15 +87,17 @@ pub(super) async fn copy(
             port: DOOR_PORT,
             to: server.unfinished(),
         };
-        let copied = backup
-            .run_beside_log(Room::of, |progress| {
+        let copied = tokio::select! {
+            biased;
+            () = &mut withdrawn => None,
+            copied = backup.run_beside_log(LIMITS, |progress| {
                 state.progress = progress;
                 report(state.clone());
-            })
-            .await;
+            }) => Some(copied),
+        };
         drop(door);
         match copied {
-            Ok(()) => {
+            Some(Ok(())) => {
                 let keep_old = order.is_some_and(|order| order.keep_old);
                 let places = Places::of(server);
                 beside("putting the copy in its place", move || {
@@ -95,27 +105,34 @@ pub(super) async fn copy(
                     // The copy is in its place; what is left does no harm but take room until the next copy.
                     places.remove_gone(&mut || Ok(())).map(|_| ())
                 })
-                .await?;
-                return Ok(donor.shows);
+                .await
+                .map_err(|e| PostgresError::Copy(e.to_string()))?;
+                return Ok(Some(donor.shows));
             }
-            Err(e) => {
+            failed => {
                 if let Err(e) = remove_unfinished(server).await {
                     tracing::warn!("what there is of a copy takes room until the next try: {e}");
                 }
+                let Some(Err(e)) = failed else { return Ok(None) };
                 if matches!(e, PostgresError::NoRoom { .. }) {
                     // Others' are as large.
                     return Err(e);
                 }
                 tracing::warn!(donor = %donor.node, "cannot copy PostgreSQL's folder: {e}");
+                has_begun |= matches!(&e, PostgresError::Step { reason, .. } if !reason.starts_with(NOT_CONNECTED));
                 last_error = Some((donor, e));
             }
         }
     }
     Err(match last_error {
-        Some((donor, e)) => PostgresError::Refused(format!(
-            "cannot copy the PostgreSQL of node {} in {}: {e}",
-            donor.node, donor.region
-        )),
+        Some((donor, e)) => {
+            let why = format!("cannot copy the PostgreSQL of node {} in {}: {e}", donor.node, donor.region);
+            if has_begun {
+                PostgresError::Copy(why)
+            } else {
+                PostgresError::Refused(why)
+            }
+        }
         None => PostgresError::Refused("no member's PostgreSQL can be copied".into()),
     })
 }

@@ -36,8 +36,8 @@ const QUICK_STOP_WAIT: Duration = Duration::from_secs(5);
 const ORPHANS_WAIT: Duration = Duration::from_secs(5);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// While the disk has no room for a copy.  Each try has another region's server write a checkpoint.
-const NO_ROOM_BACKOFF_MAX: Duration = Duration::from_secs(120);
+/// After a copy that had begun.  Each try has another region's server write a checkpoint.
+const COPY_BACKOFF_MAX: Duration = Duration::from_secs(120);
 /// A copy that fails is logged only when the wait before the next try is longer than this.
 const FIRST_TRIES: Duration = Duration::from_secs(1);
 /// After a server has run this long, the backoff starts anew.
@@ -300,8 +300,7 @@ impl Keeper {
         self.set(ServerState::Copying, None, None);
         loop {
             let order = *orders.borrow_and_update();
-            if order.is_none() && self.server.data().join("PG_VERSION").is_file() {
-                // The order was withdrawn.
+            if self.is_withdrawn(order) {
                 return;
             }
             let report = |copy| {
@@ -309,10 +308,12 @@ impl Keeper {
                 state.copy = Some(copy);
                 state.problem = None;
             };
-            let result = rebuild::copy(&self.server, &rebuild.donors, order, report).await;
+            let result =
+                rebuild::copy(&self.server, &rebuild.donors, order, self.withdrawn(orders.clone()), report).await;
             lock(&self.state).copy = None;
             match result {
-                Ok(shows) => {
+                Ok(None) => tracing::info!("the order to copy PostgreSQL's folder was withdrawn"),
+                Ok(Some(shows)) => {
                     tracing::info!(index = %shows, "PostgreSQL's folder is made anew");
                     // An order that has come in the meantime may ask for more than that.
                     let met = orders.borrow_and_update().is_none_or(|order| order.at_least <= shows);
@@ -332,6 +333,24 @@ impl Keeper {
                     }
                     backoff = longer(backoff, &e);
                 }
+            }
+        }
+    }
+
+    fn is_withdrawn(&self, order: Option<RebuildFrom>) -> bool {
+        order.is_none() && self.server.data().join("PG_VERSION").is_file()
+    }
+
+    /// Resolves when the old folder is to serve again.
+    async fn withdrawn(&self, mut orders: watch::Receiver<Option<RebuildFrom>>) {
+        loop {
+            let order = *orders.borrow_and_update();
+            if self.is_withdrawn(order) {
+                return;
+            }
+            if orders.changed().await.is_err() {
+                // The core thread is gone and the node is ending.
+                std::future::pending::<()>().await;
             }
         }
     }
@@ -557,7 +576,8 @@ impl Keeper {
 
 /// The wait before the next try to copy, after one that failed.
 fn longer(backoff: Duration, e: &PostgresError) -> Duration {
-    let most = if matches!(e, PostgresError::NoRoom { .. }) { NO_ROOM_BACKOFF_MAX } else { BACKOFF_MAX };
+    let has_begun = matches!(e, PostgresError::NoRoom { .. } | PostgresError::Copy(_));
+    let most = if has_begun { COPY_BACKOFF_MAX } else { BACKOFF_MAX };
     (backoff * 2).min(most)
 }
 
@@ -632,6 +652,34 @@ mod tests {
         supervisor.stop().await;
     }
 
+    /// Goal: a copy that is not wanted any more is not waited for, and the old server is started.
+    #[tokio::test]
+    async fn a_withdrawn_order_ends_the_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let bin_dir = folder.path().join("bin");
+        std::fs::create_dir(&bin_dir).unwrap();
+        write_program(&bin_dir.join("postgres"), "echo 'postgres (PostgreSQL) 15.20'");
+        write_program(&bin_dir.join("pg_basebackup"), "mkdir \"$2\"; exec sleep 600");
+        let server = Server { bin_dir, ..example(folder.path()) };
+        std::fs::create_dir(server.data()).unwrap();
+        std::fs::write(server.data().join("PG_VERSION"), "15\n").unwrap();
+        let (order, orders) = watch::channel(Some(RebuildFrom { at_least: LogIndex(1), keep_old: true }));
+        let rebuild = Rebuild { orders, donors: Arc::new(OneDonor) };
+        let unfinished = server.unfinished();
+        let supervisor = Supervisor::start_server(server, Some(rebuild)).await.unwrap();
+        let until = async |what: &str, done: &dyn Fn() -> bool| {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !done() {
+                assert!(Instant::now() < deadline, "{what}: {:?}", supervisor.state());
+                tokio::time::sleep(POLL_STARTING).await;
+            }
+        };
+        until("it is being copied", &|| unfinished.exists()).await;
+        order.send(None).unwrap();
+        until("it is started", &|| supervisor.state().state != ServerState::Copying && !unfinished.exists()).await;
+        supervisor.stop().await;
+    }
+
     /// Goal: what keeps the log from being shortened is not tried, and logged, ten times a second.
     #[tokio::test]
     async fn a_log_that_cannot_be_shortened_is_left_alone_for_a_while() {
@@ -663,10 +711,11 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_without_room_is_tried_again_after_minutes_and_any_other_after_seconds() {
+    fn a_copy_that_had_begun_is_tried_again_after_minutes_and_any_other_after_seconds() {
         let no_room = PostgresError::NoRoom { folder: "/".into(), needs_bytes: 1, log_bytes: 1 };
-        let longest = |e| (0..30).fold(BACKOFF_MIN, |backoff, _| longer(backoff, e));
-        assert_eq!(longest(&no_room), NO_ROOM_BACKOFF_MAX);
+        let longest = |e: &PostgresError| (0..30).fold(BACKOFF_MIN, |backoff, _| longer(backoff, e));
+        assert_eq!(longest(&no_room), COPY_BACKOFF_MAX);
+        assert_eq!(longest(&PostgresError::Copy("it broke off".into())), COPY_BACKOFF_MAX);
         assert_eq!(longest(&PostgresError::Refused("no donor".into())), BACKOFF_MAX);
         assert_eq!(longer(BACKOFF_MIN, &no_room), 2 * BACKOFF_MIN);
     }
