@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::postgres::HEALED_FILE;
+use crate::postgres::{in_the_way, HEALED_FILE};
 use crate::space::Room;
 use crate::span::spawn_thread;
 use onetrip_core::LogIndex;
@@ -57,6 +57,9 @@ impl Healing {
                 "that was done within the last hour; it is done again at once if {} is removed",
                 self.file.display()
             ));
+        }
+        if let Some(why) = in_the_way(&self.folder) {
+            return Err(why);
         }
         let tablespaces = self.tablespaces();
         if !tablespaces.is_empty() {

@@ -18,8 +18,10 @@
 
 use std::fs;
 use std::future::Future;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +42,9 @@ const NOT_CONNECTED: &str = "connection to server";
 /// `pg_basebackup`, once killed, leaves a process that ends when its connection does, and may make a file until then.
 const TRIES_TO_REMOVE: u32 = 50;
 const TRY_TO_REMOVE_EVERY: Duration = Duration::from_millis(100);
+
+/// While the settings of a copy cannot be read.
+const LOOK_AT_SETTINGS_EVERY: Duration = Duration::from_secs(10);
 
 /// A file in the node's folder.  Its modification time says when PostgreSQL was last copied because it could not apply
 /// an entry.
@@ -67,8 +72,11 @@ pub(super) async fn copy(
     donors: &Arc<dyn Donors>,
     order: Option<RebuildFrom>,
     withdrawn: impl Future<Output = ()>,
-    mut report: impl FnMut(CopyState),
+    mut report: impl FnMut(CopyState, Option<String>),
 ) -> Result<Option<LogIndex>, PostgresError> {
+    if let Some(why) = in_the_way(&server.node_folder) {
+        return Err(PostgresError::Refused(why));
+    }
     let candidates = donors.choose(order.map(|order| order.at_least)).await.map_err(PostgresError::Refused)?;
     let mut withdrawn = pin!(withdrawn);
     let (mut last_error, mut has_begun) = (None, false);
@@ -79,7 +87,7 @@ pub(super) async fn copy(
             region: donor.region.clone(),
             progress: CopyProgress { done_kb: 0, total_kb: 0, tablespaces: 1, tablespaces_done: 0 },
         };
-        report(state.clone());
+        report(state.clone(), None);
         let door = Door::open(&server.node_folder, Arc::clone(donors), donor.node)?;
         let backup = BaseBackup {
             bin_dir: server.bin_dir.clone(),
@@ -92,12 +100,26 @@ pub(super) async fn copy(
             () = &mut withdrawn => None,
             copied = backup.run_beside_log(LIMITS, |progress| {
                 state.progress = progress;
-                report(state.clone());
+                report(state.clone(), None);
             }) => Some(copied),
         };
         drop(door);
         match copied {
             Some(Ok(())) => {
+                let mut said = String::new();
+                while let Err(e) = own_settings(server).await {
+                    let why = e.to_string();
+                    if said != why {
+                        tracing::error!("{why}");
+                        said.clone_from(&why);
+                    }
+                    report(state.clone(), Some(why));
+                    let is_withdrawn = tokio::time::timeout(LOOK_AT_SETTINGS_EVERY, &mut withdrawn).await.is_ok();
+                    if is_withdrawn {
+                        remove_unfinished(server).await?;
+                        return Ok(None);
+                    }
+                }
                 let keep_old = order.is_some_and(|order| order.keep_old);
                 let places = Places::of(server);
                 beside("putting the copy in its place", move || {
@@ -135,6 +157,44 @@ pub(super) async fn copy(
         }
         None => PostgresError::Refused("no member's PostgreSQL can be copied".into()),
     })
+}
+
+/// Why no copy can be renamed to the data folder.
+pub(crate) fn in_the_way(node_folder: &Path) -> Option<String> {
+    let (data, node) = (node_folder.join("postgres"), fs::metadata(node_folder).ok()?);
+    let found = fs::symlink_metadata(&data).ok()?;
+    (found.is_symlink() || found.dev() != node.dev()).then(|| {
+        format!(
+            "{} is a symbolic link or on another disk than the node's folder, so a copy of another member's cannot take its \
+             place: stop the node, and move the whole node's folder to that disk, or `postgres` into the node's folder",
+            data.display()
+        )
+    })
+}
+
+/// Puts this node's own settings into the copy.  An error if PostgreSQL cannot read them there: they may include files
+/// that the copy does not have, and as long as the old folder is in its place these are not lost.
+async fn own_settings(server: &Server) -> Result<(), PostgresError> {
+    let (data, unfinished, server) = (server.data(), server.unfinished(), server.clone());
+    beside("reading the settings", move || {
+        take_own_files(&data, &unfinished, &mut || Ok(()))?;
+        // What the donor's node has decided may be in it, and this node's is not there before the start.
+        server.write_settings(&unfinished)?;
+        let mut command = server.command("postgres");
+        command.args(["-C", "port", "-D"]).arg(&unfinished).stdin(Stdio::null());
+        let output = command.output().map_err(|source| PostgresError::Program { program: server.program("postgres"), source })?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+        Err(PostgresError::Refused(format!(
+            "PostgreSQL is copied, but cannot read this node's settings in the copy: {said}: put right {}, or put what it \
+             includes into {}; until then the old folder stays",
+            data.join(OPERATORS_FILES[0]).display(),
+            unfinished.display()
+        )))
+    })
+    .await
 }
 
 /// Removes what there is of a copy that has failed.
@@ -248,14 +308,7 @@ fn swap(places: &Places, keep_old: bool, step: Step) -> Result<(), PostgresError
         // A crash came between two renames of an earlier release.
         places.rename(old, data, step)?;
     }
-    for name in OPERATORS_FILES {
-        let (own, copy) = (data.join(name), unfinished.join(name));
-        if own.is_file() {
-            step()?;
-            fs::copy(&own, &copy).map_err(file_error("copy", &own))?;
-            fs::File::open(&copy).and_then(|f| f.sync_all()).map_err(file_error("sync", &copy))?;
-        }
-    }
+    take_own_files(data, unfinished, step)?;
     sync_folder(unfinished)?;
     places.rename(unfinished, new, step)?;
     if data.exists() && keep_old {
@@ -265,6 +318,18 @@ fn swap(places: &Places, keep_old: bool, step: Step) -> Result<(), PostgresError
     }
     places.rename(new, data, step)?;
     settle(places, step)
+}
+
+fn take_own_files(data: &Path, unfinished: &Path, step: Step) -> Result<(), PostgresError> {
+    for name in OPERATORS_FILES {
+        let (own, copy) = (data.join(name), unfinished.join(name));
+        if own.is_file() {
+            step()?;
+            fs::copy(&own, &copy).map_err(file_error("copy", &own))?;
+            fs::File::open(&copy).and_then(|f| f.sync_all()).map_err(file_error("sync", &copy))?;
+        }
+    }
+    Ok(())
 }
 
 /// What a crash has left of [`swap`] is done.
@@ -318,7 +383,7 @@ pub fn sync_folder(folder: &std::path::Path) -> Result<(), PostgresError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{example, Supervisor};
+    use super::super::{example, write_program, Supervisor};
     use super::*;
 
     /// As many changes as `put` and `finish` make at most.
@@ -434,6 +499,41 @@ mod tests {
             assert_eq!(which(&places.kept).as_deref(), kept, "{case}");
         }
         assert!(crashes > 100 && in_place > 100, "{crashes} crashes; after {in_place} the copy was in its place");
+    }
+
+    /// Goal: a copy that could not be put in its place is not begun.
+    #[test]
+    fn a_link_cannot_be_replaced_by_a_copy() {
+        let node_folder = tempfile::tempdir().unwrap();
+        let data = node_folder.path().join("postgres");
+        assert_eq!(in_the_way(node_folder.path()), None);
+        fs::create_dir(&data).unwrap();
+        assert_eq!(in_the_way(node_folder.path()), None);
+        fs::rename(&data, node_folder.path().join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &data).unwrap();
+        assert!(in_the_way(node_folder.path()).unwrap().contains("is a symbolic link or on another disk"));
+    }
+
+    /// Goal: while PostgreSQL cannot read this node's settings in the copy, the old folder is there, with what they
+    /// include.
+    #[tokio::test]
+    async fn settings_that_cannot_be_read_in_the_copy_are_said_before_it_takes_the_place() {
+        let node_folder = tempfile::tempdir().unwrap();
+        let bin_dir = node_folder.path().join("bin");
+        fs::create_dir(&bin_dir).unwrap();
+        let script = "case \"$*\" in *-V*|*--version*) echo 'postgres (PostgreSQL) 15.20'; exit;; esac\n\
+                      [ -f \"$4/conf.d\" ] || { echo \"FATAL: no $4/conf.d\" >&2; exit 1; }";
+        write_program(&bin_dir.join("postgres"), script);
+        let server = Server { bin_dir, ..example(node_folder.path()) };
+        folder(&server.data(), "own");
+        folder(&server.unfinished(), "copy");
+        fs::write(server.data().join("postgresql.conf"), "include 'conf.d'").unwrap();
+        let why = own_settings(&server).await.unwrap_err().to_string();
+        assert!(why.contains("FATAL: no") && why.contains("until then the old folder stays"), "{why}");
+        assert_eq!(which(&server.data()).unwrap(), "own");
+        fs::write(server.unfinished().join("conf.d"), "").unwrap();
+        own_settings(&server).await.unwrap();
+        assert_eq!(read(&server.unfinished(), "postgresql.conf").unwrap(), "include 'conf.d'");
     }
 
     /// Goal: what cannot be removed, because somebody has made it his own, holds up no copy.

@@ -248,7 +248,14 @@ impl Keeper {
         let mut backoff = BACKOFF_MIN;
         loop {
             if let (Some(rebuild), Some(orders)) = (&self.rebuild, &mut orders) {
-                if ordered || !self.server.data().join("PG_VERSION").is_file() {
+                let is_there = self.server.data().join("PG_VERSION").is_file();
+                if let Some(why) = self.why_not_copied().filter(|_| ordered && is_there) {
+                    // The old folder can at least be read.
+                    tracing::error!("PostgreSQL is not copied anew: {why}");
+                    lock(&self.state).problem = Some(why);
+                    ordered = false;
+                }
+                if ordered || !is_there {
                     self.stop(running).await;
                     self.remake(rebuild, orders).await;
                     ordered = false;
@@ -303,10 +310,10 @@ impl Keeper {
             if self.is_withdrawn(order) {
                 return;
             }
-            let report = |copy| {
+            let report = |copy, problem| {
                 let mut state = lock(&self.state);
                 state.copy = Some(copy);
-                state.problem = None;
+                state.problem = problem;
             };
             let result =
                 rebuild::copy(&self.server, &rebuild.donors, order, self.withdrawn(orders.clone()), report).await;
@@ -355,11 +362,18 @@ impl Keeper {
         }
     }
 
+    /// Why an order that is in force is not carried out, although this server runs.
+    fn why_not_copied(&self) -> Option<String> {
+        let is_ordered = self.rebuild.as_ref().is_some_and(|rebuild| rebuild.orders.borrow().is_some());
+        is_ordered.then(|| rebuild::in_the_way(&self.server.node_folder)).flatten()
+    }
+
     fn set(&self, state: ServerState, pid: Option<Pid>, problem: Option<String>) {
+        let not_copied = self.why_not_copied().filter(|_| state == ServerState::Ready);
         let mut shared = lock(&self.state);
         shared.state = state;
         shared.pid = pid.map(Pid::as_raw);
-        shared.problem = problem;
+        shared.problem = problem.or(not_copied);
     }
 
     /// The server that an earlier node of this folder left running.
