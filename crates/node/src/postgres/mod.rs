@@ -14,7 +14,7 @@
 //! ```text
 //!   starting ──> ready ──> (ended by itself) ──> restarting ──> starting ...
 //!       │          └─────> stopping ──> stopped
-//!       └ the first start failed: an error with the reason
+//!       └ there is something in its way: an error with the reason
 //!   no data folder, or an order to make it anew: stopping ──> copying ──> starting ...
 //! ```
 
@@ -63,8 +63,6 @@ pub enum PostgresError {
     /// Something that a person has to put right before the next try; the text says what.
     #[error("{0}")]
     Refused(String),
-    #[error("PostgreSQL does not start: {reason} (log: {log})")]
-    DoesNotStart { reason: String, log: PathBuf },
     #[error("{step} failed: {reason}")]
     Step { step: String, reason: String },
     /// A copy that had begun, for which the other member's server wrote a checkpoint at least.

@@ -103,8 +103,8 @@ struct Running {
 
 impl Supervisor {
     /// Starts the server, or adopts the one that an earlier node of this folder left running.  On `Ok` it takes
-    /// connections, is still recovering, or its data folder is being copied from another member's.  `Err` says why it
-    /// cannot start.
+    /// connections, is still recovering, has ended and is started again, or its data folder is copied from another
+    /// member's.  `Err` says why it cannot be tried.
     pub async fn start(config: &NodeConfig, rebuild: Option<Rebuild>) -> Result<Self, PostgresError> {
         Self::start_server(Server::of(config)?, rebuild).await
     }
@@ -203,29 +203,15 @@ fn lock_folder(server: &Server) -> Result<Flock<std::fs::File>, PostgresError> {
     })
 }
 
-impl Running {
-    /// To be called after the server has ended: whether it exited, which means that it found something wrong and logged
-    /// it.  A server that was killed, or that an earlier node had left while it was ending, may well start again.
-    fn ended_by_itself(&mut self) -> bool {
-        let status = self.child.as_mut().and_then(|child| child.try_wait().ok()).flatten();
-        status.is_some_and(|status| status.code().is_some())
-    }
-}
-
 impl Keeper {
     /// Starts the server, and waits until it takes connections, but no longer than [`FIRST_START_WAIT`].
     async fn first_start(&self) -> Result<Running, PostgresError> {
         let mut running = self.adopt_or_start().await?;
         let deadline = Instant::now() + FIRST_START_WAIT;
-        while !self.ready(&running) && Instant::now() < deadline {
-            if let Some(why) = self.ended(&mut running) {
-                if !running.ended_by_itself() {
-                    break;
-                }
-                return Err(PostgresError::DoesNotStart { reason: why, log: self.server.log() });
-            }
+        while !self.ready(&running) && self.ended(&mut running).is_none() && Instant::now() < deadline {
             tokio::time::sleep(POLL_STARTING).await;
         }
+        // If it has ended, it is started again: the node is a voter all the same.
         Ok(running)
     }
 
@@ -663,6 +649,31 @@ mod tests {
         }
         assert!(is_there(&folder.path().join("made")));
         assert_eq!(supervisor.state().state, ServerState::Copying);
+        supervisor.stop().await;
+    }
+
+    /// Goal: settings that PostgreSQL cannot start with take the region's rows away, not its vote.
+    #[tokio::test]
+    async fn a_server_that_does_not_start_is_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let bin_dir = folder.path().join("bin");
+        std::fs::create_dir(&bin_dir).unwrap();
+        let script = "case \"$*\" in *-V*|*--version*) echo 'postgres (PostgreSQL) 15.20'; exit;; esac\n\
+                      echo 'FATAL:  this is nonsense' >&2; exit 1";
+        write_program(&bin_dir.join("postgres"), script);
+        let server = Server { bin_dir, ..example(folder.path()) };
+        std::fs::create_dir(server.data()).unwrap();
+        std::fs::write(server.data().join("PG_VERSION"), "15\n").unwrap();
+        let supervisor = Supervisor::start_server(server, None).await.unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let PostgresState { state, restarts, problem, .. } = supervisor.state();
+            if state == ServerState::Restarting && restarts > 1 && problem.is_some_and(|p| p.contains("nonsense")) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{:?}", supervisor.state());
+            tokio::time::sleep(POLL_STARTING).await;
+        }
         supervisor.stop().await;
     }
 
