@@ -29,8 +29,8 @@ use crate::config::NodeConfig;
 
 /// A first start that takes longer than this (crash recovery) goes on, but nothing waits for it any more.
 const FIRST_START_WAIT: Duration = Duration::from_secs(20);
-/// Fast shutdown ends sessions and writes a checkpoint.
-const FAST_STOP_WAIT: Duration = Duration::from_secs(20);
+/// Fast shutdown ends sessions and writes a checkpoint, which may take minutes; the packages' unit waits for five.
+const FAST_STOP_WAIT: Duration = Duration::from_secs(240);
 const QUICK_STOP_WAIT: Duration = Duration::from_secs(5);
 /// Within this time the processes of a server that has died should notice that by themselves, and end.
 const ORPHANS_WAIT: Duration = Duration::from_secs(5);
