@@ -457,7 +457,7 @@ evict_tell_prepared(const LockInstanceData *holder, OtLogIndex applying, Timesta
 	if (ot_worker->applying.value == applying.value && ot_worker->failing.value != applying.value)
 	{
 		ot_worker->failing = applying;
-		ot_worker->failing_with = ERRCODE_LOCK_NOT_AVAILABLE;
+		ot_worker->failing_passes = true;
 		ot_worker->failing_since = since;
 		/* as many as it takes to stand still */
 		ot_worker->failures = 2;
