@@ -71,10 +71,11 @@
 /* It gives up if the node says nothing for so long. */
 #define SILENCE_MS 60000
 /*
- * Whether a verdict has come is looked at once in so many operations.  They may run
- * functions of users, and must not take longer than this.
+ * Whether a verdict has come, and more bytes, is looked at once in so many operations
+ * or bytes.  They may run functions of users, and must not take longer than this.
  */
 #define POLL_OPERATIONS 256
+#define POLL_BYTES (64 * 1024)
 #define OPERATIONS_MS 60000
 
 static OtAgent *agent = NULL;
@@ -94,7 +95,8 @@ static struct
 	bool		decided;		/* a verdict of commit has come */
 	OtLogIndex	at;				/* then: the entry's index */
 	OtLogIndex	previous;
-	int			operations;
+	int			operations;		/* since it last looked */
+	const char *looked_at;		/* where it was then; NULL: it has not looked */
 	List	   *sequences;		/* OtReader *: 'Q' operations, after the op byte */
 	TimestampTz heard;			/* the node, last */
 }			arrival;
@@ -285,8 +287,14 @@ arrival_more(OtReader *r, uint32 len)
 
 	if (wanted > arrival.total)
 		return false;
-	while (arrival.got < wanted)
-		arrival_wait(-1);
+	if (arrival.got < wanted)
+	{
+		while (arrival.got < wanted)
+			arrival_wait(-1);
+		/* what the links take is not the operations' time */
+		if (get_timeout_active(STATEMENT_TIMEOUT))
+			enable_timeout_after(STATEMENT_TIMEOUT, OPERATIONS_MS);
+	}
 	r->end = arrival.bytes + arrival.got;
 	return true;
 }
@@ -362,9 +370,13 @@ ot_arrival_operation(uint8 op, OtReader *r)
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("operation 0x%02x is not carried out before its entry is decided", op)));
 	}
-	if (++arrival.operations % POLL_OPERATIONS == 0)
+	if (arrival.looked_at == NULL)
+		arrival.looked_at = r->at;
+	if (++arrival.operations >= POLL_OPERATIONS || r->at - arrival.looked_at >= POLL_BYTES)
 	{
 		OT_STOP_POINT("arrival-rows");
+		arrival.operations = 0;
+		arrival.looked_at = r->at;
 		arrival_wait(0);
 		enable_timeout_after(STATEMENT_TIMEOUT, OPERATIONS_MS);
 	}
@@ -377,8 +389,9 @@ arrival_wait_for_turn(void)
 {
 	while (!ot_turn_try())
 	{
+		/* where this server stands still, its turn may not come for hours */
 		if (ot_turn_is_handed_over() || ot_applied_index().value >= arrival.at.value ||
-			ot_agent_peer_closed(agent))
+			ot_worker_stands_at(0).value != 0 || ot_agent_peer_closed(agent))
 			ereport(ERROR,
 					(errcode(ERRCODE_QUERY_CANCELED),
 					 errmsg("the arrival worker leaves the entry to the apply worker")));
