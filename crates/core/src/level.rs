@@ -17,9 +17,9 @@
 //! | level | brings |
 //! |---|---|
 //! | 0 | what releases before levels know |
-//! | 1 | the command that raises the level; operations `C`, `L` and `M` of write sets (`onetrip.format_level`); statements |
-//! |   | that the extension carries out otherwise than before: `CREATE UNIQUE INDEX CONCURRENTLY`, `REINDEX INDEX`, |
-//! |   | `DETACH PARTITION CONCURRENTLY`; keys of what a transaction has only read |
+//! | 1 | the command that raises the level; operations `C`, `L` and `M` of write sets (`onetrip.format_level`); |
+//! |   | statements that the extension carries out otherwise than before: `CREATE UNIQUE INDEX CONCURRENTLY`, |
+//! |   | `REINDEX INDEX`, `DETACH PARTITION CONCURRENTLY`; keys of what a transaction has only read |
 
 use crate::consensus::Message;
 use crate::entry::{Entry, EntryKind, KIND_AT};
