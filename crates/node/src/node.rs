@@ -104,7 +104,10 @@ async fn run_started(
     };
     // PostgreSQL first: what its backends wait for can still be decided while they end.
     if let Some(supervisor) = supervisor {
-        supervisor.stop().await;
+        match result {
+            Ok(()) => supervisor.stop().await,
+            Err(_) => supervisor.stop_soon().await,
+        }
     }
     match result {
         Ok(()) => node.stop().await,

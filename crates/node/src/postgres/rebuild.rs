@@ -108,7 +108,10 @@ pub(super) async fn copy(
             Some(Ok(())) => {
                 let mut said = String::new();
                 while let Err(e) = own_settings(server).await {
-                    let why = e.to_string();
+                    let PostgresError::Refused(why) = e else {
+                        remove_unfinished(server).await?;
+                        return Err(e);
+                    };
                     if said != why {
                         tracing::error!("{why}");
                         said.clone_from(&why);

@@ -30,7 +30,10 @@ use crate::config::NodeConfig;
 /// A first start that takes longer than this (crash recovery) goes on, but nothing waits for it any more.
 const FIRST_START_WAIT: Duration = Duration::from_secs(20);
 /// Fast shutdown ends sessions and writes a checkpoint, which may take minutes; the packages' unit waits for five.
-const FAST_STOP_WAIT: Duration = Duration::from_secs(240);
+/// Nobody waits that long in a lab.
+const FAST_STOP_WAIT: Duration = Duration::from_secs(if cfg!(feature = "lab") { 20 } else { 240 });
+/// The same where somebody waits for the node, to vote again, or for a copy in the place of this server.
+const SOON_STOP_WAIT: Duration = Duration::from_secs(20);
 const QUICK_STOP_WAIT: Duration = Duration::from_secs(5);
 /// Within this time the processes of a server that has died should notice that by themselves, and end.
 const ORPHANS_WAIT: Duration = Duration::from_secs(5);
@@ -81,7 +84,8 @@ pub struct PostgresState {
 pub struct Supervisor {
     state: Arc<Mutex<PostgresState>>,
     server: Server,
-    stop: oneshot::Sender<()>,
+    /// For how long to wait for a fast shutdown.
+    stop: oneshot::Sender<Duration>,
     task: JoinHandle<()>,
 }
 
@@ -182,7 +186,16 @@ impl Supervisor {
     /// Fast shutdown: PostgreSQL ends its sessions and writes a checkpoint.  If that takes too long, the server is
     /// stopped immediately, and recovers at its next start.
     pub async fn stop(self) {
-        let _ = self.stop.send(());
+        self.stop_within(FAST_STOP_WAIT).await;
+    }
+
+    /// The same for a node that has failed, and is waited for.
+    pub async fn stop_soon(self) {
+        self.stop_within(SOON_STOP_WAIT).await;
+    }
+
+    async fn stop_within(self, wait: Duration) {
+        let _ = self.stop.send(wait);
         if let Err(e) = self.task.await {
             tracing::error!(error = %e, "the supervisor of PostgreSQL failed");
         }
@@ -215,15 +228,15 @@ impl Keeper {
         Ok(running)
     }
 
-    async fn keep(self, mut running: Option<Running>, stopped: oneshot::Receiver<()>) {
+    async fn keep(self, mut running: Option<Running>, stopped: oneshot::Receiver<Duration>) {
         let asked = tokio::select! {
             biased;
             // A supervisor that is dropped without [`Supervisor::stop`] leaves the server to the next node.
-            asked = stopped => asked.is_ok(),
+            asked = stopped => asked.ok(),
             never = self.work(&mut running) => match never {},
         };
-        if asked {
-            self.stop(&mut running).await;
+        if let Some(wait) = asked {
+            self.stop(&mut running, wait).await;
         }
     }
 
@@ -242,7 +255,7 @@ impl Keeper {
                     ordered = false;
                 }
                 if ordered || !is_there {
-                    self.stop(running).await;
+                    self.stop(running, SOON_STOP_WAIT).await;
                     self.remake(rebuild, orders).await;
                     ordered = false;
                 }
@@ -543,12 +556,12 @@ impl Keeper {
     }
 
     /// Stops the server, if one runs.
-    async fn stop(&self, running: &mut Option<Running>) {
+    async fn stop(&self, running: &mut Option<Running>, wait: Duration) {
         let Some(server) = running else {
             return self.set(ServerState::Stopped, None, None);
         };
         self.set(ServerState::Stopping, Some(server.pid), None);
-        for (signal, wait) in [(Signal::SIGINT, FAST_STOP_WAIT), (Signal::SIGQUIT, QUICK_STOP_WAIT)] {
+        for (signal, wait) in [(Signal::SIGINT, wait), (Signal::SIGQUIT, QUICK_STOP_WAIT)] {
             if self.ended(server).is_none() {
                 let _ = kill(server.pid, signal);
             }
