@@ -419,10 +419,20 @@ ot_apply_take_over_start_time(TimestampTz started)
  * Does such a failure have a cause that goes away by itself, or that a copy of
  * another server would not remove?  A function that the entry runs can raise what
  * it likes: something of it, or of the server below it, is on top of the context then.
+ * But it cannot raise what these files of the server do.
  */
 static bool
-apply_failure_passes(int sqlerrcode)
+apply_failure_passes(const ErrorData *edata)
 {
+	static const char *const of_machine[] = {"md.c", "fd.c", "bufmgr.c", "mcxt.c", "aset.c"};
+	const char *file = edata->filename ? edata->filename : "";
+	int			sqlerrcode = edata->sqlerrcode;
+
+	for (int i = 0; i < lengthof(of_machine); i++)
+	{
+		if (strcmp(file, of_machine[i]) == 0)
+			return true;
+	}
 	if (error_context_stack != NULL && error_context_stack->callback != apply_entry_error_context &&
 		!ot_ddl_says_statement(error_context_stack))
 		return false;
@@ -730,7 +740,7 @@ apply_note_failure(const ErrorData *edata)
 	else
 	{
 		strlcpy(failure, edata->message ? edata->message : "an error", sizeof(failure));
-		failure_passes = apply_failure_passes(edata->sqlerrcode);
+		failure_passes = apply_failure_passes(edata);
 	}
 }
 

@@ -194,6 +194,9 @@ evict_is_marked(PGPROC *proc)
 		slot->eviction.pid == proc->pid && slot->eviction.lxid == OT_LXID(proc);
 }
 
+/* In the evictor: it makes way for who has the turn, and not for the worker. */
+static bool for_holder = false;
+
 /* Marks and signals one process.  Returns false if it must be left alone. */
 static bool
 evict_proc(PGPROC *proc, OtEvictionWhy why, Oid relid, const char *table)
@@ -219,14 +222,17 @@ evict_proc(PGPROC *proc, OtEvictionWhy why, Oid relid, const char *table)
 
 	eviction.marked_at = ot_now();
 	eviction.why = why;
-	SpinLockAcquire(&ot_worker->mutex);
-	eviction.index = ot_worker->applying;
-	memcpy(eviction.region, ot_worker->applying_region, sizeof(eviction.region));
-	SpinLockRelease(&ot_worker->mutex);
-	if (eviction.index.value == 0)
+	if (for_holder)
 	{
 		(void) ot_turn_holder(&eviction.index);
 		strlcpy(eviction.region, ot_region, sizeof(eviction.region));
+	}
+	else
+	{
+		SpinLockAcquire(&ot_worker->mutex);
+		eviction.index = ot_worker->applying;
+		memcpy(eviction.region, ot_worker->applying_region, sizeof(eviction.region));
+		SpinLockRelease(&ot_worker->mutex);
 	}
 	eviction.relid = relid;
 	strlcpy(eviction.table, table, sizeof(eviction.table));
@@ -564,7 +570,9 @@ evict_for_holder(void)
 	else
 	{
 		StartTransactionCommand();
+		for_holder = true;
 		evict_clear_the_way(&ProcGlobal->allProcs[number], index, since);
+		for_holder = false;
 		CommitTransactionCommand();
 	}
 }

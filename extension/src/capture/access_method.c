@@ -420,7 +420,7 @@ ot_tuple_lock(Relation rel, ItemPointer tid, Snapshot snapshot,
 									  wait_policy, flags, tmfd);
 	if (captured && result == TM_Ok)
 		ot_capture_lock(rel, slot, mode);
-	else if (captured && result == TM_WouldBlock)
+	else if (captured && result == TM_WouldBlock && ot_locks_rows_first(rel))
 		ot_capture_lock_refused();
 	return result;
 }

@@ -56,6 +56,9 @@ static MemoryContext row_context = NULL;
 static OtRowLockCallback lock_first = NULL;
 static void (*lock_refused) (void) = NULL;
 
+/* Has ot_capture_lock_first() asked for the row at hand? */
+static bool lock_was_asked = false;
+
 void
 ot_capture_init(void)
 {
@@ -908,15 +911,16 @@ ot_capture_lock_first(Relation rel, ItemPointer tid, OtKeyMode mode, LockWaitPol
 {
 	OtHash		hash;
 
-	return mode == OT_KEY_SHARE || !ot_capture_row_key(rel, tid, &mode, &hash) ||
-		lock_first(rel, hash, mode, policy);
+	lock_was_asked = mode != OT_KEY_SHARE && ot_capture_row_key(rel, tid, &mode, &hash);
+	return !lock_was_asked || lock_first(rel, hash, mode, policy);
 }
 
 /* Another transaction of this server has the row: what was just got at the leader is of no use. */
 void
 ot_capture_lock_refused(void)
 {
-	lock_refused();
+	if (lock_was_asked)
+		lock_refused();
 }
 
 /* ---- what a key was of ---- */

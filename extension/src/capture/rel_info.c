@@ -559,6 +559,15 @@ rel_info_identity_by_equality(Oid index)
 	return is_btree ? index : InvalidOid;
 }
 
+/* The index that tells the table's rows apart because of its definition, or InvalidOid. */
+Oid
+ot_rel_defined_identity(Relation rel)
+{
+	Oid			identity = rel_info_identity_by_equality(RelationGetReplicaIndex(rel));
+
+	return OidIsValid(identity) ? identity : rel_info_identity_by_equality(OT_PRIMARY_KEY_INDEX(rel));
+}
+
 /* Has every row its own value in this unique index, at any time? */
 static bool
 rel_info_tells_rows_apart(Relation rel, Relation index_rel)
@@ -698,9 +707,7 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 	info->table = ot_hash_table(get_namespace_name(RelationGetNamespace(rel)),
 								RelationGetRelationName(rel));
 
-	identity = rel_info_identity_by_equality(RelationGetReplicaIndex(rel));
-	if (!OidIsValid(identity))
-		identity = rel_info_identity_by_equality(OT_PRIMARY_KEY_INDEX(rel));
+	identity = ot_rel_defined_identity(rel);
 	info->identity = -1;
 	info->misrouted_by = rel_info_find_misrouting(rel);
 	info->locking = !ot_is_apply_worker && ot_has_locking_label(rel);

@@ -560,6 +560,8 @@ stored_type_remove_version(char *at)
 	memset(at, 0, sizeof(int32));
 	memset(row + offsetof(HeapTupleHeaderData, t_ctid), 0, sizeof(ItemPointerData));
 	/* which of these bits are set differs between minor releases */
+	if (ot_format_level < 1)
+		return;
 	memcpy(&infomask, row + offsetof(HeapTupleHeaderData, t_infomask), sizeof(infomask));
 	infomask &= ~HEAP_XACT_MASK;
 	memcpy(row + offsetof(HeapTupleHeaderData, t_infomask), &infomask, sizeof(infomask));
@@ -705,10 +707,13 @@ stored_type_decompress_composite(HeapTupleHeader row)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 
-		/* nobody can read it, and it may contain OIDs of the server that stored it */
-		if (att->attisdropped)
+		/*
+		 * Nobody can read it, and it may contain OIDs of the server that stored it.
+		 * Keys of rows depend on this, so all releases have to do the same.
+		 */
+		if (att->attisdropped && ot_format_level >= 1)
 			nulls[i] = true;
-		if (!nulls[i] && ot_type_contains_names(att->atttypid))
+		if (!nulls[i] && !att->attisdropped && ot_type_contains_names(att->atttypid))
 			values[i] = ot_type_decompress(att->atttypid, values[i]);
 	}
 	/* A copy of a descriptor lacks the versions of its columns, so it can make no row of the type. */

@@ -631,7 +631,10 @@ ot_write_set_advance(void)
 	ot_write_set_entry(ot_applied_index());
 }
 
-/* The tables to which keys that have been taken so far belong. */
+/*
+ * The tables to which keys that have been taken so far belong, and those of its rows:
+ * a row without unique values has no key.
+ */
 List *
 ot_write_set_key_tables(void)
 {
@@ -645,6 +648,8 @@ ot_write_set_key_tables(void)
 		if (OidIsValid(ws.keys[i].relid) && (i == 0 || ws.keys[i].relid != ws.keys[i - 1].relid))
 			tables = list_append_unique_oid(tables, ws.keys[i].relid);
 	}
+	for (int i = 0; i < ws.nrelations; i++)
+		tables = list_append_unique_oid(tables, ws.relids[i]);
 	return tables;
 }
 

@@ -155,7 +155,8 @@ ot_held_locks_take_keys(OtWrittenHere *written, bool to_be_prepared)
 		}
 		if (relkind == RELKIND_SEQUENCE && locks[i].mode >= RowExclusiveLock)
 			ot_sequence_capture(locks[i].relid);
-		if (to_be_prepared && !list_member_oid(used, locks[i].relid))
+		/* the position of a sequence has its key, whoever drew from it */
+		if (to_be_prepared && relkind != RELKIND_SEQUENCE && !list_member_oid(used, locks[i].relid))
 			locks[i].mode = held_locks_mode_to_hold(locks[i].relid, locks[i].mode);
 		if (locks[i].mode != NoLock)
 			held_locks_take_key(locks[i].relid, locks[i].mode);

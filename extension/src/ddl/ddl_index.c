@@ -503,7 +503,8 @@ ddl_index_finish(Oid table, Oid index)
 	FormData_pg_index state;
 	ReindexParams params = {0};
 
-	LockRelationOid(table, ot_ddl_unique_index_lock(table));
+	LockRelationOid(table, ot_index_read_state(index, &state) && state.indisunique ?
+					ot_ddl_unique_index_lock(table) : ShareLock);
 	if (!ot_index_read_state(index, &state) || state.indisvalid)
 		return;
 	if (ot_index_is_built(index, &state))

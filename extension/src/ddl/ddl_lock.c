@@ -150,7 +150,7 @@ ot_ddl_unique_index_lock(Oid table)
 
 	if (rel == NULL)
 		return mode;
-	if (!OidIsValid(RelationGetReplicaIndex(rel)))
+	if (!OidIsValid(ot_rel_defined_identity(rel)))
 		mode = ExclusiveLock;
 	relation_close(rel, AccessShareLock);
 	return mode;

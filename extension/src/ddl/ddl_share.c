@@ -77,7 +77,7 @@ static struct
 	LocalTransactionId lxid;	/* InvalidLocalTransactionId: there is none */
 	uint64		number;			/* of this one, among all shares */
 	bool		met;			/* another transaction had one at the same time */
-	TimestampTz committing;		/* since when it has waited for COMMITs of others */
+	uint64		unanswered;		/* as in shared memory when its COMMIT began */
 }			share;
 
 /* A transaction has failed because of what it has met: the next one goes alone. */
@@ -499,7 +499,7 @@ ot_ddl_share_commits(void)
 {
 	if (!ddl_share_is_there())
 		return false;
-	share.committing = ot_now();
+	share.unanswered = pg_atomic_read_u64(&shared->unanswered);
 	ddl_share_lock_commits();
 	AcceptInvalidationMessages();
 	/* a function with a temporary type takes the same key, for another lock (ddl_function.c) */
@@ -526,5 +526,5 @@ ot_ddl_share_unanswered(void)
 bool
 ot_ddl_share_has_waited(void)
 {
-	return (TimestampTz) pg_atomic_read_u64(&shared->unanswered) > share.committing;
+	return pg_atomic_read_u64(&shared->unanswered) != share.unanswered;
 }

@@ -34,6 +34,7 @@ typedef struct OtUsedSequence
 	Oid			relid;
 	uint64		version;		/* a new one each time it is noted */
 	bool		only_noted;		/* by others than who is telling it */
+	TimestampTz silent_until;	/* until then nobody tells it */
 } OtUsedSequence;
 
 /* In shared memory. */
@@ -42,7 +43,6 @@ typedef struct OtUsedSequences
 	slock_t		mutex;
 	int			count;
 	uint64		versions;
-	TimestampTz silent_until;	/* until then nobody tells them */
 	XLogRecPtr	moved;			/* where the last commit ends that made or set one */
 	OtUsedSequence items[OT_USED_SEQUENCES_MAX];
 } OtUsedSequences;

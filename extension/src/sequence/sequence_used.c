@@ -142,7 +142,10 @@ ot_sequence_note_one(Oid relid)
 	if (i < OT_USED_SEQUENCES_MAX)
 	{
 		if (i == used->count)
+		{
 			used->count++;
+			used->items[i].silent_until = 0;
+		}
 		used->items[i].relid = relid;
 		used->items[i].version = ++used->versions;
 		noted = true;
@@ -288,14 +291,18 @@ ot_sequence_lock_used(void)
 		return;
 	now = ot_now();
 	SpinLockAcquire(&used->mutex);
-	count = now < used->silent_until ? 0 : used->count;
+	count = used->count;
 	memcpy(items, used->items, sizeof(OtUsedSequence) * count);
 	SpinLockRelease(&used->mutex);
 
 	for (int i = 0; i < count; i++)
 	{
 		LOCKTAG		tag;
+		TimestampTz until = items[i].silent_until;
 
+		/* if it is later than that, the clock was set back */
+		if (now < until && until <= TimestampTzPlusMilliseconds(now, SILENT_MS))
+			continue;
 		SET_LOCKTAG_RELATION(tag, MyDatabaseId, items[i].relid);
 		items[i].only_noted = !OT_LOCK_HELD_BY_ME(&tag, RowExclusiveLock);
 		if (get_rel_relkind(items[i].relid) != RELKIND_SEQUENCE ||
@@ -317,7 +324,11 @@ ot_sequence_lost_on(Oid relid)
 			TimestampTz until = TimestampTzPlusMilliseconds(ot_now(), SILENT_MS);
 
 			SpinLockAcquire(&ot_used_sequences->mutex);
-			ot_used_sequences->silent_until = until;
+			for (int j = 0; j < ot_used_sequences->count; j++)
+			{
+				if (ot_used_sequences->items[j].relid == relid)
+					ot_used_sequences->items[j].silent_until = until;
+			}
 			SpinLockRelease(&ot_used_sequences->mutex);
 		}
 	}

@@ -106,6 +106,8 @@ CREATE TABLE p_mine (id int PRIMARY KEY, named regclass, called regproc, of regt
 ALTER TABLE p_mine OWNER TO p_other;
 CREATE FUNCTION p_function() RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE VIEW p_view AS SELECT id, v FROM p;
+CREATE TABLE p_log (t text);
+CREATE FUNCTION p_logs() RETURNS void LANGUAGE sql SECURITY DEFINER AS $$INSERT INTO p_log VALUES ('x')$$;
 GRANT SELECT, UPDATE ON p_view TO p_other;
 SET ROLE p_other;
 BEGIN;
@@ -129,7 +131,11 @@ PREPARE TRANSACTION 'own';
 BEGIN;
 UPDATE p_view SET v = 'seen' WHERE id = 1;
 PREPARE TRANSACTION 'behind';
+BEGIN;
+SELECT p_logs();
+PREPARE TRANSACTION 'logged';
 RESET ROLE;
+ALTER TABLE p_log ADD d int;
 ALTER TABLE p_secret ADD d int;
 ALTER TABLE p_mine ADD d int;
 ALTER TABLE p_parent ADD d int;
@@ -138,10 +144,12 @@ ALTER TABLE p ADD d int;
 COMMIT PREPARED 'analyzed';
 COMMIT PREPARED 'own';
 ROLLBACK PREPARED 'behind';
+COMMIT PREPARED 'logged';
 SELECT id, named, called, of, parent FROM p_mine ORDER BY id;
 DROP VIEW p_view;
 DROP TABLE p_secret, p_mine, p_parent;
-DROP FUNCTION p_function();
+DROP FUNCTION p_function(), p_logs();
+DROP TABLE p_log;
 
 -- Not in a block, not in a function, and nothing in a block that has failed.
 BEGIN;
