@@ -218,7 +218,7 @@ async fn what_depends(lab: &Lab) {
     let mut wrong = Vec::new();
     for (at, (first, second, loses)) in DEPENDENT.iter().enumerate() {
         let schema = format!("depends_{at}");
-        let make = format!("create schema {schema}; create table {schema}.held (id int primary key); create table {schema}.keyed (id int primary key); create table {schema}.spare (i int, j int)");
+        let make = format!("create schema {schema}; create table {schema}.held (id int primary key); create table {schema}.keyed (id int primary key); create table {schema}.spare (i int, j int, k int primary key)");
         one.must(&make).await;
         one.must(&format!("begin; {}", first.replace("{}", &schema))).await;
         if let Err(error) = other.run(&second.replace("{}", &schema)).await {
