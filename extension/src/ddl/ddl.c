@@ -641,7 +641,7 @@ static void
 ddl_check_function_of_index(Node *stmt)
 {
 	if (XactReadOnly && InSecurityRestrictedOperation() &&
-		(IsA(stmt, ReindexStmt) || IsA(stmt, ClusterStmt) || IsA(stmt, VacuumStmt) || IsA(stmt, LockStmt)))
+		(IsA(stmt, ReindexStmt) || IsA(stmt, ClusterStmt) || IsA(stmt, LockStmt)))
 		PreventCommandIfReadOnly(GetCommandTagName(CreateCommandTag(stmt)));
 }
 

@@ -18,7 +18,6 @@ BEGIN
         WHEN 'lock table' THEN LOCK TABLE noted IN ACCESS SHARE MODE;
         WHEN 'reindex' THEN REINDEX TABLE noted;
         WHEN 'cluster' THEN CLUSTER noted USING noted_pkey;
-        WHEN 'analyze' THEN ANALYZE noted;
         WHEN 'nextval' THEN PERFORM nextval('noted_id_seq');
         WHEN 'setval' THEN PERFORM setval('noted_id_seq', 100);
         WHEN 'create' THEN CREATE TABLE made (id int);
@@ -58,7 +57,7 @@ CREATE INDEX part_i ON parted (computes(what));
 SELECT rpad(t, 16) AS "table", what, says(format('INSERT INTO %I VALUES (1, %L)', t, what))
 FROM unnest('{plain_index,predicate,unique_index,gin_index,domain_index,composite_index,parted}'::text[]) t, unnest('{insert,create}'::text[]) what;
 SELECT what, says(format('INSERT INTO plain_index VALUES (1, %L)', what))
-FROM unnest('{insert here,lock,lock table,reindex,cluster,analyze,nextval,setval,create temp,truncate,role,caught}'::text[]) what;
+FROM unnest('{insert here,lock,lock table,reindex,cluster,nextval,setval,create temp,truncate,role,caught}'::text[]) what;
 SELECT * FROM plain_index;
 TRUNCATE plain_index;
 DELETE FROM noted WHERE id = -1;
