@@ -26,8 +26,8 @@
  * not be applied again behind such a draw, so its commit record is flushed, too.
  *
  * Who may alter a sequence that is noted, in another region, can so make entries
- * lose that are about something else.  Once that has happened, notes are kept to
- * themselves for a while.
+ * lose that are about something else.  Once that has happened, nobody tells of that
+ * sequence for a while.
  *
  * The notes are lost when this server stops.  When it starts, sequences that have
  * given a value are noted anew (sequence_reshare.c).
@@ -56,7 +56,7 @@
 #include "capture/capture.h"
 #include "shmem/shmem.h"
 
-/* How long nobody tells what is noted after an entry has lost by that. */
+/* How long nobody tells of a sequence after an entry has lost by that. */
 #define SILENT_MS 10000
 
 /* nextval was called, or about to be called, in this transaction. */

@@ -188,7 +188,8 @@ pub struct Output {
     /// Proposals that consensus accepted and has not handed to Raft, because no leader takes them any more: propose
     /// them again later.
     pub not_taken: Vec<Bytes>,
-    /// What this node's disk has, to be sent to all members but the leader.  Filled by `persisted`; it may be lost.
+    /// What this node's disk has, to be told to all members but the leader, at once or later
+    /// (`Consensus::leader_says_enough`).  Filled by `persisted`; it may be lost.
     pub notice: Option<Notice>,
     /// The snapshot just persisted.  It replaces the caller's certifier and committed indexes, before `committed` is
     /// carried out.
