@@ -415,37 +415,42 @@ ot_apply_take_over_start_time(TimestampTz started)
 #endif
 }
 
+/* Is it the server's own code that raises this, whatever runs above it? */
+static bool
+apply_raised_below(const ErrorData *edata)
+{
+	static const char *const files[] = {"md.c", "fd.c", "bufmgr.c", "mcxt.c", "aset.c"};
+	const char *file = edata->filename ? edata->filename : "";
+
+	for (int i = 0; i < lengthof(files); i++)
+	{
+		if (strcmp(file, files[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
 /*
  * Does such a failure have a cause that goes away by itself, or that a copy of
  * another server would not remove?  A function that the entry runs can raise what
  * it likes: something of it, or of the server below it, is on top of the context then.
- * But it cannot raise what these files of the server do.
  */
 static bool
 apply_failure_passes(const ErrorData *edata)
 {
-	static const char *const of_machine[] = {"md.c", "fd.c", "bufmgr.c", "mcxt.c", "aset.c"};
-	const char *file = edata->filename ? edata->filename : "";
-	int			sqlerrcode = edata->sqlerrcode;
-
-	for (int i = 0; i < lengthof(of_machine); i++)
-	{
-		if (strcmp(file, of_machine[i]) == 0)
-			return true;
-	}
-	if (error_context_stack != NULL && error_context_stack->callback != apply_entry_error_context &&
-		!ot_ddl_says_statement(error_context_stack))
-		return false;
-	switch (ERRCODE_TO_CATEGORY(sqlerrcode))
+	switch (ERRCODE_TO_CATEGORY(edata->sqlerrcode))
 	{
 		case ERRCODE_TRANSACTION_ROLLBACK:
 		case ERRCODE_INSUFFICIENT_RESOURCES:
 		case ERRCODE_OPERATOR_INTERVENTION:
 		case ERRCODE_SYSTEM_ERROR:
-			return true;
+			break;
 		default:
-			return sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
+			if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+				return false;
 	}
+	return error_context_stack == NULL || error_context_stack->callback == apply_entry_error_context ||
+		ot_ddl_says_statement(error_context_stack) || apply_raised_below(edata);
 }
 
 /*
