@@ -691,8 +691,9 @@ apply_entry(OtReader *r)
 	ot_agent_get_entry(r, &entry);
 	error_context_stack = &callback;
 
-	if (ot_applied_index().value >= entry.at.value ||
-		(ot_turn_backend_has(entry.txn) && apply_wait_for_backend(&entry)))
+	/* in this order: a backend publishes before it is no longer on its way */
+	if ((ot_turn_backend_has(entry.txn) && apply_wait_for_backend(&entry)) ||
+		ot_applied_index().value >= entry.at.value)
 	{
 		untold_entries++;
 		ot_agent_consume(agent);

@@ -38,6 +38,7 @@
 #include "utils/syscache.h"
 
 #include "capture/capture.h"
+#include "ddl/ddl.h"
 #include "sequence/sequence.h"
 #include "shmem/shmem.h"
 
@@ -82,6 +83,23 @@ held_locks_take_key(Oid relid, LOCKMODE mode)
 	AcceptInvalidationMessages();
 	ot_write_set_touch();
 	ot_write_set_key(ot_hash_relation(relid), ot_table_lock_to_mode(mode), base, relid);
+}
+
+/*
+ * An entry that alters one of these tables locks its temporary children as well, and
+ * no entry that only writes rows does.
+ */
+static void
+held_locks_take_keys_of_parents(List *parents, LOCKMODE mode)
+{
+	ListCell   *lc;
+
+	foreach(lc, parents)
+	{
+		/* else its key was taken when this transaction dropped it */
+		if (get_rel_name(lfirst_oid(lc)) != NULL)
+			held_locks_take_key(lfirst_oid(lc), Min(mode, RowExclusiveLock));
+	}
 }
 
 /*
@@ -138,7 +156,11 @@ ot_held_locks_take_keys(OtWrittenHere *written, bool to_be_prepared)
 		ReleaseSysCache(tuple);
 
 		if (persistence == RELPERSISTENCE_TEMP)
+		{
+			if (relkind == RELKIND_RELATION)
+				held_locks_take_keys_of_parents(ot_child_parents(locks[i].relid), locks[i].mode);
 			continue;
+		}
 		/*
 		 * Who locks an index or a TOAST table has locked its table as well,
 		 * except in a few commands that take a strong lock on it alone.
@@ -162,6 +184,7 @@ ot_held_locks_take_keys(OtWrittenHere *written, bool to_be_prepared)
 			held_locks_take_key(locks[i].relid, locks[i].mode);
 	}
 	pfree(locks);
+	held_locks_take_keys_of_parents(ot_child_left_parents(), AccessExclusiveLock);
 	ot_lock_table_take_keys();
 }
 

@@ -64,8 +64,10 @@ ot_origin_take(void)
 }
 
 /*
- * The commit record to come contains `index`, and is flushed if it has to be.  No
- * standby is waited for: whoever has the turn would wait, and all others with it.
+ * The commit record to come contains `index`, and is flushed if it has to be: also with
+ * synchronous_commit = off, since after a crash the log would bring back the replicated
+ * half of the transaction alone.  No standby is waited for: whoever has the turn would
+ * wait, and all others with it.
  */
 void
 ot_origin_mark(OtLogIndex index, bool flush)
@@ -73,8 +75,7 @@ ot_origin_mark(OtLogIndex index, bool flush)
 	replorigin_session_origin = ot_origin();
 	replorigin_session_origin_lsn = (XLogRecPtr) index.value;
 	replorigin_session_origin_timestamp = GetCurrentTimestamp();
-	synchronous_commit = flush ? Min(synchronous_commit, SYNCHRONOUS_COMMIT_LOCAL_FLUSH) :
-		SYNCHRONOUS_COMMIT_OFF;
+	synchronous_commit = flush ? SYNCHRONOUS_COMMIT_LOCAL_FLUSH : SYNCHRONOUS_COMMIT_OFF;
 }
 
 void

@@ -937,6 +937,7 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 			}
 			break;
 		case OAT_DROP:
+			ot_child_leaves(object_id);
 			if (recorded != NULL)
 				ot_ddl_take_relation_key(object_id);
 			break;

@@ -70,6 +70,10 @@ extern bool ot_ddl_has_changed_here(void);
 extern void ot_functions_commit_begins(bool begins);
 extern void ot_functions_drop(void);
 
+/* ddl_child.c */
+extern List *ot_child_parents(Oid child);
+extern List *ot_child_left_parents(void);
+
 /* ddl_make_way.c */
 extern void ot_ddl_make_way(bool has_failed);
 

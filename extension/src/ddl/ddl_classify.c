@@ -483,7 +483,7 @@ ddl_classify(Node *stmt, const char *query, OtTemporary *temporary)
 	}
 	if (*temporary != OT_TEMPORARY_NOTHING)
 	{
-		ot_ddl_check_temporary(stmt);
+		ot_ddl_note_temporary(stmt);
 		return OT_STATEMENT_LOCAL;
 	}
 	ot_ddl_take_large_object_key(stmt);

@@ -70,7 +70,7 @@ extern bool ot_ddl_may_change_code(Node *stmt);
 extern bool ot_ddl_session_has_temporary(void);
 extern Oid	ot_ddl_table_of_statistics(Oid statistics);
 extern OtTemporary ot_ddl_is_temporary(Node *stmt, const char *query);
-extern void ot_ddl_check_temporary(Node *stmt);
+extern void ot_ddl_note_temporary(Node *stmt);
 extern void ot_ddl_check_like(Node *stmt);
 extern void ot_ddl_check_dependencies(List *functions);
 extern bool ot_ddl_find_whole(ObjectAddress *object);
@@ -83,6 +83,11 @@ extern List *ot_functions_list(void);
 extern List *ot_functions_schemas(void);
 extern List *ot_functions_hide(void);
 extern void ot_functions_show(List *hidden);
+
+/* ddl_child.c; more of it is in ddl.h */
+extern void ot_child_leaves(Oid child);
+extern List *ot_children_schemas(void);
+extern void ot_children_drop(void);
 
 /* ddl_make_way.c; more of it is in ddl.h */
 extern void ot_ddl_make_way_for(Node *stmt);

@@ -9,6 +9,7 @@
  * altered, in this server only.  If an entry has failed in a way that does not
  * pass by itself, the worker first ends the sessions
  *	- of all functions with a temporary type (ddl_function.c);
+ *	- of all temporary tables with a permanent parent (ddl_child.c);
  *	- of the temporary objects that depend on those that the statement names.
  * They drop their temporary objects as they end.  What a crash has left behind
  * is dropped here, in the transaction of the entry.
@@ -36,6 +37,7 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_statistic_ext.h"
 #include "catalog/pg_type.h"
@@ -51,6 +53,7 @@
 #include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 /* How long the worker waits for sessions that it has told to end. */
@@ -118,8 +121,9 @@ ot_ddl_make_way(bool has_failed)
 	if (!has_failed)
 		return;
 	ot_ddl_lock_schema();
-	ddl_make_way_end_sessions(ot_functions_schemas());
+	ddl_make_way_end_sessions(list_concat_unique_oid(ot_functions_schemas(), ot_children_schemas()));
 	ot_functions_drop();
+	ot_children_drop();
 }
 
 /* ---- what depends on the objects that a statement names ---- */
@@ -230,6 +234,33 @@ ddl_make_way_look_at_relation(Dependents *dependents, RangeVar *name)
 		ddl_make_way_look_at(dependents, (ObjectAddress) {RelationRelationId, relid, 0});
 }
 
+/*
+ * A table becomes a view (PostgreSQL 15) only if it seems never to have had an
+ * index, a trigger or a child, and each server's own VACUUM and ANALYZE find out
+ * that these are gone.  A child may have been a temporary one of this server.
+ */
+static void
+ddl_make_way_forget_what_is_gone(RangeVar *name)
+{
+	Relation	catalog = table_open(RelationRelationId, RowExclusiveLock);
+	Relation	rel = relation_openrv_extended(name, AccessExclusiveLock, true);
+
+	if (rel != NULL)
+	{
+		HeapTuple	tuple = SearchSysCacheCopy1(RELOID, ObjectIdGetDatum(RelationGetRelid(rel)));
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		form->relhasindex = RelationGetIndexList(rel) != NIL;
+		form->relhastriggers = rel->trigdesc != NULL;
+		form->relhassubclass = find_inheritance_children(RelationGetRelid(rel), NoLock) != NIL;
+		CatalogTupleUpdate(catalog, &tuple->t_self, tuple);
+		heap_freetuple(tuple);
+		relation_close(rel, NoLock);
+		CommandCounterIncrement();
+	}
+	table_close(catalog, RowExclusiveLock);
+}
+
 static void
 ddl_make_way_look_at_statement(Dependents *dependents, Node *stmt)
 {
@@ -258,6 +289,9 @@ ddl_make_way_look_at_statement(Dependents *dependents, Node *stmt)
 			break;
 		case T_RenameStmt:
 			ddl_make_way_look_at_relation(dependents, ((RenameStmt *) stmt)->relation);
+			break;
+		case T_RuleStmt:
+			ddl_make_way_forget_what_is_gone(((RuleStmt *) stmt)->relation);
 			break;
 		case T_CreateStatsStmt:
 			if (((CreateStatsStmt *) stmt)->defnames != NIL)

@@ -526,49 +526,24 @@ ot_ddl_is_temporary(Node *stmt, const char *query)
 
 /* ---- statements about temporary objects that affect permanent ones ---- */
 
-/*
- * An ALTER of a parent, in any region, alters its children as well; but no
- * session can alter the temporary tables of another one.
- */
-static void
-ddl_temporary_check_parent(RangeVar *parent)
-{
-	Oid			relid = RangeVarGetRelid(parent, NoLock, true);
-
-	if (!OidIsValid(relid) || get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
-		return;
-	ereport(ERROR,
-			(errcode(OT_ERR_NOT_REPLICATED),
-			 errmsg("cannot make a temporary table a child of table \"%s\"", parent->relname),
-			 errdetail("ALTER TABLE of the parent, in any region, would fail in region \"%s\" for as long as this session lasts.",
-					   ot_region),
-			 errhint("Use CREATE TEMPORARY TABLE ... (LIKE %s INCLUDING ALL), and name both tables in queries.",
-					 quote_identifier(parent->relname))));
-}
-
-/* Checks a statement that stays local since it is about temporary objects. */
+/* Notes what a statement does that stays local since it is about temporary objects. */
 void
-ot_ddl_check_temporary(Node *stmt)
+ot_ddl_note_temporary(Node *stmt)
 {
+	AlterTableStmt *alter = (AlterTableStmt *) stmt;
 	ListCell   *lc;
 
-	if (IsA(stmt, CreateStmt))
+	if (!IsA(stmt, AlterTableStmt))
+		return;
+	foreach(lc, alter->cmds)
 	{
-		/* PostgreSQL itself refuses a temporary partition of such a table */
-		if (((CreateStmt *) stmt)->partbound != NULL)
-			return;
-		foreach(lc, ((CreateStmt *) stmt)->inhRelations)
-			ddl_temporary_check_parent(lfirst_node(RangeVar, lc));
-	}
-	else if (IsA(stmt, AlterTableStmt))
-	{
-		foreach(lc, ((AlterTableStmt *) stmt)->cmds)
-		{
-			AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+		Oid			child;
 
-			if (command->subtype == AT_AddInherit)
-				ddl_temporary_check_parent(castNode(RangeVar, command->def));
-		}
+		if (lfirst_node(AlterTableCmd, lc)->subtype != AT_DropInherit)
+			continue;
+		child = RangeVarGetRelid(alter->relation, NoLock, true);
+		if (OidIsValid(child))
+			ot_child_leaves(child);
 	}
 }
 

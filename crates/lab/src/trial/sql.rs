@@ -31,6 +31,7 @@ const OWN: &[&str] = &[
     "ddl_apply.c",
     "ddl_bounds.c",
     "ddl_check.c",
+    "ddl_child.c",
     "ddl_classify.c",
     "ddl_concurrently.c",
     "ddl_detach.c",

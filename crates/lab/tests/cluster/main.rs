@@ -67,6 +67,7 @@ mod stored_values;
 mod stuck_worker;
 mod subscription;
 mod tablespaces;
+mod temporary_children;
 mod temporary_functions;
 mod torture;
 mod traces;
