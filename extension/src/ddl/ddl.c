@@ -503,9 +503,10 @@ ddl_note_results(Node *node, Recorded *statement, CreateAs *running)
 	if (IsA(node, RefreshMatViewStmt) && ot_in_replicated_database())
 	{
 		RefreshMatViewStmt *refresh = (RefreshMatViewStmt *) node;
+		Oid			relid = RangeVarGetRelid(refresh->relation, NoLock, false);
 
-		ot_contents_note_matview(RangeVarGetRelid(refresh->relation, NoLock, false),
-								 refresh->concurrent);
+		if (get_rel_persistence(relid) != RELPERSISTENCE_TEMP)
+			ot_contents_note_matview(relid, refresh->concurrent);
 	}
 	else if (running && OidIsValid(running->relid) && running->matview)
 	{

@@ -77,13 +77,14 @@ ddl_classify_makes_temporary(RangeVar *name)
 static OtStatementKind
 ddl_classify_create_as(CreateTableAsStmt *stmt)
 {
+	/* a materialized view, too, is temporary if search_path puts it there */
+	if (ddl_classify_makes_temporary(stmt->into->rel))
+		return OT_STATEMENT_LOCAL;
 	if (stmt->objtype == OBJECT_MATVIEW)
 	{
 		ot_ddl_take_schema_key();
 		return OT_STATEMENT_SCHEMA;
 	}
-	if (ddl_classify_makes_temporary(stmt->into->rel))
-		return OT_STATEMENT_LOCAL;
 	ot_ddl_take_schema_key_for((Node *) stmt);
 	return OT_STATEMENT_CREATE_AS;
 }
@@ -384,7 +385,8 @@ ddl_classify(Node *stmt, const char *query, OtTemporary *temporary)
 			break;
 
 		case T_RefreshMatViewStmt:
-			return OT_STATEMENT_REFRESH;
+			kind = OT_STATEMENT_REFRESH;
+			break;
 
 		case T_CreateExtensionStmt:
 			/* each server has it from the start */

@@ -408,6 +408,8 @@ ddl_temporary_is(Node *stmt, const char *query)
 
 		case T_AlterTableStmt:
 			return ddl_temporary_relation_is_temporary(((AlterTableStmt *) stmt)->relation);
+		case T_RefreshMatViewStmt:
+			return ddl_temporary_relation_is_temporary(((RefreshMatViewStmt *) stmt)->relation);
 		case T_AlterSeqStmt:
 			return ddl_temporary_relation_is_temporary(((AlterSeqStmt *) stmt)->sequence);
 		case T_IndexStmt:

@@ -236,6 +236,22 @@ DROP TABLE measured;
 SELECT unit.apply(:'made'::bytea);
 SELECT stxrelid::regclass FROM pg_statistic_ext WHERE stxname = 'of_temporary';
 
+-- A materialized view is temporary if search_path puts it there; before 17, PostgreSQL refuses that.
+BEGIN;
+SET LOCAL search_path = pg_temp, ddl_temporary;
+DO $$ BEGIN
+    CREATE MATERIALIZED VIEW shown AS SELECT 1 AS one;
+    CREATE UNIQUE INDEX ON shown (one);
+    REFRESH MATERIALIZED VIEW shown;
+    REFRESH MATERIALIZED VIEW CONCURRENTLY shown;
+    ASSERT (SELECT relpersistence = 't' FROM pg_class WHERE relname = 'shown');
+    DROP MATERIALIZED VIEW shown;
+EXCEPTION WHEN insufficient_privilege THEN
+    ASSERT current_setting('server_version_num')::int < 170000;
+END $$;
+SELECT onetrip.pending_bytes();
+ROLLBACK;
+
 -- Hidden objects are visible again.
 SELECT 'tab'::regclass::text = 'tab' AS shows;
 DROP TABLE child, own CASCADE;
