@@ -245,6 +245,18 @@ ddl_check_refers_to_new(Node *node, void *context)
 }
 
 /*
+ * Refuses the expression of a column that another command of the statement may
+ * replace: then nothing in pg_depend tells what it has used.
+ */
+static void
+ddl_check_uses_nothing_temporary(Node *expression)
+{
+	if (ot_ddl_uses_temporary(expression))
+		ot_ddl_refuse("a definition that uses a temporary object",
+					  "If a permanent object of that name is meant, write its schema before the name; else create one.");
+}
+
+/*
  * Does the expression give the same in every region?  Includes the cast to the
  * column's type, which may call a user function.
  */
@@ -269,6 +281,7 @@ static bool
 ddl_check_generates_same(ParseState *pstate, Relation rel, Node *raw, TypeName *column_type)
 {
 	Oid			relid = RelationGetRelid(rel);
+	Node	   *expression;
 
 	if (ddl_check_generates_from_oids(raw, NULL))
 		return false;
@@ -277,9 +290,9 @@ ddl_check_generates_same(ParseState *pstate, Relation rel, Node *raw, TypeName *
 	addNSItemToQuery(pstate, addRangeTableEntryForRelation(pstate, rel, AccessShareLock, NULL,
 														   false, true),
 					 false, true, true);
-	return ddl_check_computes_same(pstate,
-								   transformExpr(pstate, copyObject(raw), EXPR_KIND_GENERATED_COLUMN),
-								   column_type);
+	expression = transformExpr(pstate, copyObject(raw), EXPR_KIND_GENERATED_COLUMN);
+	ddl_check_uses_nothing_temporary(expression);
+	return ddl_check_computes_same(pstate, expression, column_type);
 }
 
 /* Would ADD COLUMN give existing rows the same values in every region? */
@@ -652,6 +665,61 @@ ot_ddl_check_reindex(ReindexStmt *stmt)
 	}
 }
 
+/* The default that the command gives a column, and which column; NULL: none. */
+static Node *
+ddl_check_default_of(AlterTableCmd *command, const char **name)
+{
+	ColumnDef  *column = (ColumnDef *) command->def;
+	ListCell   *lc;
+
+	if (command->subtype == AT_ColumnDefault)
+	{
+		*name = command->name;
+		return command->def;
+	}
+	if (command->subtype != AT_AddColumn)
+		return NULL;
+	*name = column->colname;
+	foreach(lc, column->constraints)
+	{
+		if (lfirst_node(Constraint, lc)->contype == CONSTR_DEFAULT)
+			return lfirst_node(Constraint, lc)->raw_expr;
+	}
+	return NULL;
+}
+
+/* Refuses what uses a temporary object, of several defaults of one column: only one of them stays. */
+static void
+ddl_check_defaults(AlterTableStmt *stmt, const char *query)
+{
+	ListCell   *lc;
+	ListCell   *lc2;
+
+	foreach(lc, stmt->cmds)
+	{
+		const char *column;
+		Node	   *given = ddl_check_default_of(lfirst_node(AlterTableCmd, lc), &column);
+		bool		replaced = false;
+		ParseState *pstate;
+
+		if (given == NULL)
+			continue;
+		foreach(lc2, stmt->cmds)
+		{
+			const char *other;
+
+			replaced |= lc2 != lc && ddl_check_default_of(lfirst_node(AlterTableCmd, lc2), &other) != NULL &&
+				strcmp(other, column) == 0;
+		}
+		if (!replaced)
+			continue;
+		pstate = make_parsestate(NULL);
+		pstate->p_sourcetext = query;
+		ddl_check_uses_nothing_temporary(transformExpr(pstate, copyObject(given), EXPR_KIND_COLUMN_DEFAULT));
+		free_parsestate(pstate);
+	}
+}
+
 /* Raises 0A000 for a statement that would be recorded but must not be. */
 void
 ot_ddl_check_recorded(Node *stmt, const char *query)
@@ -663,6 +731,7 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 	{
 		case T_AlterTableStmt:
 			ddl_check_alter_type((AlterTableStmt *) stmt, query);
+			ddl_check_defaults((AlterTableStmt *) stmt, query);
 			break;
 		case T_IndexStmt:
 			if (((IndexStmt *) stmt)->concurrent && ((IndexStmt *) stmt)->unique)
