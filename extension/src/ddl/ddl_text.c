@@ -496,6 +496,9 @@ char *
 ot_ddl_create_table_text(Relation rel, IntoClause *into)
 {
 	StringInfoData text;
+	/* the database's own may be named, in spite of default_tablespace */
+	const char *tablespace = OidIsValid(rel->rd_rel->reltablespace) ?
+		get_tablespace_name(rel->rd_rel->reltablespace) : into->tableSpaceName;
 
 	initStringInfo(&text);
 	appendStringInfo(&text, "CREATE %sTABLE %s (",
@@ -506,9 +509,8 @@ ot_ddl_create_table_text(Relation rel, IntoClause *into)
 	appendStringInfo(&text, ") USING %s",
 					 quote_identifier(get_am_name(rel->rd_rel->relam)));
 	ddl_text_append_options(&text, into->options);
-	if (OidIsValid(rel->rd_rel->reltablespace))
-		appendStringInfo(&text, " TABLESPACE %s",
-						 quote_identifier(get_tablespace_name(rel->rd_rel->reltablespace)));
+	if (tablespace != NULL)
+		appendStringInfo(&text, " TABLESPACE %s", quote_identifier(tablespace));
 	return text.data;
 }
 
