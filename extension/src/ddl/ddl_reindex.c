@@ -17,7 +17,8 @@
  * between comes out alike.
  *
  * Stays local, as maintenance without CONCURRENTLY: what is temporary or
- * PostgreSQL's own, TOAST tables, and an index that is not valid.
+ * PostgreSQL's own, and TOAST tables.  An index that is not valid is passed over, or
+ * refused if it is named.
  *
  * Runs in backends, in the apply worker and in the job worker.
  *
@@ -612,6 +613,26 @@ reindex_are_jobs(List *relids)
 	return any;
 }
 
+/*
+ * PostgreSQL would build an index that is not valid anew, as another one, in this
+ * region only.
+ */
+static void
+reindex_check_valid(List *indexes)
+{
+	ListCell   *lc;
+
+	foreach(lc, indexes)
+	{
+		FormData_pg_index state;
+
+		if (reindex_is_everywhere(reindex_table_of(lfirst_oid(lc))) &&
+			ot_index_read_state(lfirst_oid(lc), &state) && !state.indisvalid)
+			ot_ddl_refuse("REINDEX CONCURRENTLY of an index that is not valid",
+						  "If it is a job's, it is built in time (onetrip.jobs shows how far it is). Else use REINDEX without CONCURRENTLY, or DROP INDEX.");
+	}
+}
+
 /* Names a region whose job has failed, and is tried again, once. */
 static void
 reindex_say_failed(const Awaited *awaited, bool *said)
@@ -749,7 +770,11 @@ ot_reindex_run(ReindexStmt *stmt, ProcessUtilityContext context)
 	ot_ddl_check_reindex(stmt);
 	relids = reindex_named(stmt);
 	if (!reindex_are_jobs(relids))
+	{
+		if (stmt->kind == REINDEX_OBJECT_INDEX)
+			reindex_check_valid(relids);
 		return false;
+	}
 	PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "REINDEX CONCURRENTLY");
 	PreventCommandIfReadOnly("REINDEX CONCURRENTLY");
 	if (stmt->kind == REINDEX_OBJECT_DATABASE)

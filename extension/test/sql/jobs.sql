@@ -74,6 +74,10 @@ SELECT region, "table", index, state, attempts > 0 AS tried, error FROM onetrip.
 SET ROLE other_owner;
 SELECT region, "table", index, state, attempts > 0 AS tried, error FROM onetrip.jobs WHERE state = 'failed';
 RESET ROLE;
+-- PostgreSQL would build it as another index, in this region only.
+REINDEX INDEX CONCURRENTLY t_fails;
+\echo :LAST_ERROR_SQLSTATE
+SELECT relname FROM pg_class WHERE relname ^@ 't_fails' ORDER BY 1;
 DROP INDEX CONCURRENTLY t_fails;
 DROP INDEX CONCURRENTLY t_v;
 DROP INDEX CONCURRENTLY t_lower_idx;
