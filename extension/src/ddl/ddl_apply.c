@@ -20,10 +20,12 @@
 #include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_inherits.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/analyze.h"
+#include "parser/parse_type.h"
 #include "storage/bufmgr.h"
 #include "tcop/dest.h"
 #include "tcop/tcopprot.h"
@@ -278,6 +280,41 @@ ddl_apply_leave_to_results(Node *stmt)
 	((AlterTableStmt *) stmt)->cmds = list_concat(defaults, ((AlterTableStmt *) stmt)->cmds);
 }
 
+/*
+ * Looks up the types and collations of the columns, as the superuser: what a query
+ * has made a table of (CREATE TABLE AS) may be in a schema that the role may not
+ * use.  Only names with a schema, so that they mean the same for both; in a
+ * statement of the role's own they were checked where it ran.
+ */
+static void
+ddl_apply_resolve_columns(CreateStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->tableElts)
+	{
+		ColumnDef  *column = lfirst(lc);
+		TypeName   *type = IsA(column, ColumnDef) ? column->typeName : NULL;
+
+		if (type != NULL && list_length(type->names) > 1 && !type->pct_type)
+		{
+			/* no function for a modifier is run */
+			TypeName   *name = makeTypeNameFromNameList(type->names);
+
+			name->arrayBounds = type->arrayBounds;
+			type->typeOid = LookupTypeNameOid(NULL, name, true);
+			if (OidIsValid(type->typeOid))
+				type->names = NIL;
+		}
+		if (type != NULL && column->collClause != NULL && list_length(column->collClause->collname) > 1)
+		{
+			column->collOid = get_collation_oid(column->collClause->collname, true);
+			if (OidIsValid(column->collOid))
+				column->collClause = NULL;
+		}
+	}
+}
+
 static void
 ddl_apply_run_statement(PlannedStmt *pstmt, const char *text, Oid roleid, int sec_context)
 {
@@ -325,6 +362,12 @@ ddl_apply_run_text(const char *text, Oid roleid, int sec_context)
 			pstmt->utilityStmt = ot_index_without_concurrently(pstmt->utilityStmt);
 			ot_ddl_make_way_for(pstmt->utilityStmt);
 			ddl_apply_leave_to_results(pstmt->utilityStmt);
+			if (IsA(pstmt->utilityStmt, CreateStmt))
+			{
+				SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, sec_context | NOT_TRUSTED);
+				ddl_apply_resolve_columns((CreateStmt *) pstmt->utilityStmt);
+				SetUserIdAndSecContext(roleid, sec_context | NOT_TRUSTED);
+			}
 			behind = ddl_apply_take_role_out(pstmt->utilityStmt);
 			ddl_apply_run_statement(pstmt, text, roleid, sec_context);
 			if (behind)

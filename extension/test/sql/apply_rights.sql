@@ -280,7 +280,32 @@ SET lock_timeout = '5s';
 \c - :super
 SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE relation = 'public.shorts'::regclass;
 
+-- A query may make a table of types and collations in a schema that the role may not use.
 :quiet;
+CREATE SCHEMA hidden;
+CREATE TYPE hidden.mood AS ENUM ('ok');
+CREATE DOMAIN hidden.few AS numeric(3, 1);
+CREATE COLLATION hidden.plain FROM "C";
+CREATE VIEW public.of_hidden AS SELECT 'ok'::hidden.mood AS m, ARRAY['ok'::hidden.mood] AS ms, 1::hidden.few AS f, 'x' COLLATE hidden.plain AS t, 'x'::varchar(3) COLLATE "C" AS v;
+GRANT SELECT ON public.of_hidden TO mallory;
+\c - mallory
+SET search_path = mallory;
+BEGIN;
+CREATE TABLE of_query AS SELECT * FROM public.of_hidden;
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+CREATE TABLE of_query (m hidden.mood);
+\c - :super
+SET search_path = mallory;
+BEGIN;
+SELECT unit.apply(:'write_set'::bytea);
+SELECT attname, format_type(atttypid, atttypmod) AS type, attndims, attcollation::regcollation FROM pg_attribute WHERE attrelid = 'of_query'::regclass AND attnum > 0 ORDER BY attnum;
+SELECT relowner::regrole, (SELECT o FROM of_query o) AS o FROM pg_class WHERE oid = 'of_query'::regclass;
+ROLLBACK;
+
+:quiet;
+DROP VIEW public.of_hidden;
+DROP SCHEMA hidden CASCADE;
 DROP OWNED BY mallory, publisher CASCADE;
 DROP SCHEMA other CASCADE;
 DROP TABLE public.moods, public.shorts;
