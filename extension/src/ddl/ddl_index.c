@@ -780,6 +780,8 @@ ot_index_jobs_finish(Node *stmt)
 		else if (OT_MAKES_INDEXES_ANEW(command->subtype) || command->subtype == AT_AddIndexConstraint ||
 				 command->subtype == AT_ReplicaIdentity)
 			ot_reindex_drop_copies(((AlterTableStmt *) stmt)->relation);
+		if (OT_MAKES_INDEXES_ANEW(command->subtype))
+			ot_ddl_order_dependents(((AlterTableStmt *) stmt)->relation);
 	}
 }
 

@@ -133,7 +133,11 @@ extern bool ot_reindex_run(ReindexStmt *stmt, ProcessUtilityContext context);
 extern void ot_reindex_define(ReindexStmt *stmt);
 extern Oid	ot_reindex_original(Oid index);
 extern void ot_reindex_finish(Oid table, Oid original, Oid copy);
+extern List *ot_reindex_tables_of(RangeVar *name);
 extern void ot_reindex_drop_copies(RangeVar *name);
+
+/* ddl_order.c */
+extern void ot_ddl_order_dependents(RangeVar *name);
 
 /* ddl_detach.c; more of it is in ddl.h */
 typedef void (*OtDetachSecond) (const char *text, void *context);

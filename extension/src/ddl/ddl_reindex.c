@@ -410,26 +410,33 @@ reindex_tables_of_type(Oid type)
 }
 
 /*
+ * The named table, or the table of the named index, and its children; of a composite
+ * type, its tables.
+ */
+List *
+ot_reindex_tables_of(RangeVar *name)
+{
+	Oid			relid = name ? RangeVarGetRelid(name, NoLock, true) : InvalidOid;
+
+	/* the statement will fail */
+	if (!OidIsValid(relid) || (!ot_is_apply_worker && !OT_OWNS_RELATION(relid)))
+		return NIL;
+	if (reindex_is_index(relid))
+		relid = IndexGetRelation(relid, true);
+	return get_rel_relkind(relid) == RELKIND_COMPOSITE_TYPE ? reindex_tables_of_type(get_rel_type_id(relid)) :
+		find_all_inheritors(relid, NoLock, NULL);
+}
+
+/*
  * Called before a statement that would make copies anew, as indexes like any other,
- * or put one to use, in a backend or in the apply worker: drops those of the named
- * table, or the table of the named index, and its children; of a composite type,
- * those of its tables.
+ * or put one to use, in a backend or in the apply worker: drops those of the tables.
  */
 void
 ot_reindex_drop_copies(RangeVar *name)
 {
-	Oid			relid = name ? RangeVarGetRelid(name, NoLock, true) : InvalidOid;
-	List	   *tables;
 	ListCell   *lc;
 
-	/* the statement will fail */
-	if (!OidIsValid(relid) || (!ot_is_apply_worker && !OT_OWNS_RELATION(relid)))
-		return;
-	if (reindex_is_index(relid))
-		relid = IndexGetRelation(relid, true);
-	tables = get_rel_relkind(relid) == RELKIND_COMPOSITE_TYPE ? reindex_tables_of_type(get_rel_type_id(relid)) :
-		find_all_inheritors(relid, NoLock, NULL);
-	foreach(lc, tables)
+	foreach(lc, ot_reindex_tables_of(name))
 		reindex_drop_copies_of(lfirst_oid(lc));
 }
 

@@ -204,6 +204,41 @@ ALTER ROLE meaning_login VALID UNTIL 'infinity' PASSWORD 'not escaped'
 SELECT regexp_replace(operation, 'SCRAM-SHA-256\$[^'']*', 'VERIFIER') AS operation FROM unit.operations() AS operation;
 ROLLBACK;
 
+-- ALTER COLUMN TYPE makes indexes and statistics anew in the order of their names, in every region: others are chosen by their OIDs.
+CREATE TABLE alike (a int, b int);
+CREATE TABLE alike_child () INHERITS (alike);
+CREATE UNIQUE INDEX alike_i4 ON alike (a);
+CREATE INDEX alike_i2 ON alike USING hash (a);
+CREATE INDEX alike_i3 ON alike (b, a);
+CREATE UNIQUE INDEX alike_i1 ON alike (a) WHERE b > 0;
+CREATE INDEX alike_i6 ON alike_child (a);
+CREATE INDEX alike_i5 ON alike_child USING hash (a);
+ALTER TABLE alike ADD CONSTRAINT alike_u2 UNIQUE (a);
+ALTER TABLE alike ADD CONSTRAINT alike_u1 UNIQUE (a) DEFERRABLE;
+CREATE STATISTICS alike_s2 ON a, b FROM alike;
+CREATE STATISTICS alike_s1 ON b, a FROM alike;
+ALTER TABLE alike ALTER a TYPE bigint;
+\set order 'SELECT string_agg(relname, '' '' ORDER BY oid) FROM pg_class WHERE relname ^@ ''alike_'' AND relkind = ''i'' UNION ALL SELECT string_agg(stxname, '' '' ORDER BY oid) FROM pg_statistic_ext WHERE stxname ^@ ''alike_'''
+:order;
+CREATE TABLE copied (LIKE alike INCLUDING INDEXES);
+SELECT relname, amname, indisunique, indpred IS NOT NULL AS partial FROM pg_index JOIN pg_class c ON c.oid = indexrelid JOIN pg_am m ON m.oid = c.relam WHERE indrelid = 'copied'::regclass ORDER BY 1;
+-- Where it is applied as well, and for the tables of a type.
+DROP INDEX alike_i2;
+CREATE INDEX alike_i2 ON alike USING hash (a);
+CREATE TYPE alike_type AS (a int);
+CREATE TABLE alike_of_type OF alike_type;
+CREATE INDEX alike_t2 ON alike_of_type (a);
+CREATE INDEX alike_t1 ON alike_of_type USING hash (a);
+BEGIN;
+ALTER TABLE alike ALTER a TYPE numeric;
+ALTER TYPE alike_type ALTER ATTRIBUTE a TYPE bigint CASCADE;
+SELECT unit.write_set() AS alters \gset
+ROLLBACK;
+BEGIN;
+SELECT unit.apply(:'alters'::bytea);
+:order;
+ROLLBACK;
+
 -- The extension cannot be moved or changed.
 DROP EXTENSION onetrip;
 DROP EXTENSION IF EXISTS onetrip CASCADE;
