@@ -43,6 +43,7 @@ const OWN: &[&str] = &[
     "ddl_lock.c",
     "ddl_make_way.c",
     "ddl_new_table.c",
+    "ddl_order.c",
     "ddl_reindex.c",
     "ddl_share.c",
     "ddl_subscription.c",
