@@ -481,7 +481,10 @@ ddl_classify(Node *stmt, const char *query, OtTemporary *temporary)
 		if (*temporary == OT_TEMPORARY_FUNCTION || ot_temporary_functions_possible())
 			*temporary = ot_ddl_is_temporary(stmt, query);
 		if (*temporary == OT_TEMPORARY_FUNCTION)
+		{
+			ot_function_check_room(stmt);
 			ot_temporary_functions_note(true);
+		}
 	}
 	if (*temporary != OT_TEMPORARY_NOTHING)
 	{

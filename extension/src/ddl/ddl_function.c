@@ -135,6 +135,25 @@ ot_function_will_be_temporary(Node *stmt)
 		ddl_function_any_argument_is_temporary(create->parameters);
 }
 
+/*
+ * The worker locks all of them while it replays a statement, in the table that all
+ * sessions share.
+ */
+#define FUNCTIONS_MAX 300
+
+/* Called before a statement that makes one, with the schema lock held. */
+void
+ot_function_check_room(Node *stmt)
+{
+	if ((IsA(stmt, CreateFunctionStmt) || IsA(stmt, DefineStmt)) &&
+		list_length(ot_functions_list()) >= FUNCTIONS_MAX)
+		ereport(ERROR,
+				(errcode(OT_ERR_TOO_LARGE),
+				 errmsg("cannot create more than %d functions with a temporary type", FUNCTIONS_MAX),
+				 errdetail("Those of all sessions of this server count."),
+				 errhint("Drop some, or use a permanent type.")));
+}
+
 /* This transaction's keys are on their way: ON COMMIT DROP comes after that. */
 static bool commit_begun = false;
 

@@ -78,6 +78,7 @@ extern bool ot_ddl_find_whole(ObjectAddress *object);
 /* ddl_function.c; more of it is in ddl.h */
 extern RangeVar *ot_function_table_of_type(TypeName *name);
 extern bool ot_function_will_be_temporary(Node *stmt);
+extern void ot_function_check_room(Node *stmt);
 extern void ot_function_before_drop(Oid function, bool is_recorded);
 extern List *ot_functions_list(void);
 extern List *ot_functions_schemas(void);

@@ -165,6 +165,14 @@ ROLLBACK TO s;
 COMMIT;
 SELECT n, to_regproc('of_passing') IS NULL AS gone FROM subject;
 
+-- The worker locks all of them, so there are not many.
+\set VERBOSITY terse
+BEGIN;
+DO $$ BEGIN FOR i IN 1..1000 LOOP EXECUTE format('CREATE FUNCTION many_%s(tab) RETURNS int LANGUAGE sql AS ''SELECT 1''', i); END LOOP; END $$;
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK;
+\set VERBOSITY default
+
 -- They work, and end with the session.
 SELECT local(tab), local(2), local_aggregate(1) FROM (SELECT (1, 'x')::tab AS tab) t GROUP BY tab;
 CALL local_procedure((1, 'x')::tab);
