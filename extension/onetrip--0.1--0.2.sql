@@ -198,6 +198,23 @@ UPDATE pg_catalog.pg_depend SET deptype = 'a'
 
 COMMENT ON TABLE onetrip.job_here IS
     'Indexes that this server builds by itself (CREATE INDEX and REINDEX CONCURRENTLY), and partitions whose users it waits for (DETACH CONCURRENTLY); written with the statement, and by the job worker.';
+
+-- An error may contain values of a row, also of one that row security hides.
+CREATE OR REPLACE VIEW onetrip.jobs AS
+SELECT r.region, r.node_id, r.statement, r."table", r.index, r.state,
+       p.phase || CASE WHEN p.blocks_total > 0
+                       THEN pg_catalog.format(' (%s %%)', p.blocks_done * 100 / p.blocks_total) ELSE '' END AS progress,
+       r.attempts, CASE WHEN pg_catalog.has_table_privilege(here.indrelid, 'SELECT')
+                         AND NOT pg_catalog.row_security_active(here.indrelid) THEN r.error END AS error,
+       r.since, r.changed
+  FROM onetrip.job_report r
+  LEFT JOIN (SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, i.indexrelid, i.indrelid
+               FROM pg_catalog.pg_index i
+               JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) AS here ON here.name = r.index
+  LEFT JOIN pg_catalog.pg_stat_progress_create_index p
+    ON r.node_id = pg_catalog.current_setting('onetrip.node_id')::integer AND r.state <> 'done'
+   AND p.index_relid = here.indexrelid AND p.datname = pg_catalog.current_database();
 COMMENT ON VIEW onetrip.jobs IS
     'Indexes of CREATE INDEX and REINDEX CONCURRENTLY in each region: building, built, done, or failed with an error; progress of this region only. Partitions of DETACH CONCURRENTLY: waiting, or done.';
 

@@ -73,7 +73,18 @@ END $$;
 SELECT region, "table", index, state, attempts > 0 AS tried, error FROM onetrip.jobs WHERE state = 'failed';
 SET ROLE other_owner;
 SELECT region, "table", index, state, attempts > 0 AS tried, error FROM onetrip.jobs WHERE state = 'failed';
+-- Nor does he whom row security keeps from some of its rows.
 RESET ROLE;
+GRANT SELECT ON t TO other_owner;
+SET ROLE other_owner;
+SELECT error FROM onetrip.jobs WHERE state = 'failed';
+RESET ROLE;
+ALTER TABLE t ENABLE ROW LEVEL SECURITY;
+SET ROLE other_owner;
+SELECT error FROM onetrip.jobs WHERE state = 'failed';
+RESET ROLE;
+ALTER TABLE t DISABLE ROW LEVEL SECURITY;
+REVOKE SELECT ON t FROM other_owner;
 -- PostgreSQL would build it as another index, in this region only.
 REINDEX INDEX CONCURRENTLY t_fails;
 \echo :LAST_ERROR_SQLSTATE
