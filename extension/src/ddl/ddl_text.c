@@ -85,25 +85,45 @@ ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset)
 }
 
 /*
- * Is the word the name of a TOAST table, or of a trigger that PostgreSQL makes
- * for a constraint?
+ * Is it the name of a TOAST table, or of a trigger that PostgreSQL makes for a
+ * constraint?
  */
 static bool
-ddl_text_is_name_with_oid(const char *word)
+ddl_text_is_name_with_oid(const char *name)
 {
 	static const char *const starts[] = {"pg_toast_", "RI_ConstraintTrigger_a_",
 	"RI_ConstraintTrigger_c_", "PK_ConstraintTrigger_", "Unique_ConstraintTrigger_"};
 
-	if (word[0] == '"')
-		word++;
 	for (int i = 0; i < lengthof(starts); i++)
 	{
 		int			len = strlen(starts[i]);
 
-		if (pg_strncasecmp(word, starts[i], len) == 0 && isdigit((unsigned char) word[len]))
+		if (pg_strncasecmp(name, starts[i], len) == 0 && isdigit((unsigned char) name[len]))
 			return true;
 	}
 	return false;
+}
+
+/* Is it the name of a session's temporary schema? */
+static bool
+ddl_text_is_temporary_schema(const char *name)
+{
+	static const char start[] = "pg_temp";
+	const char *rest = name + strlen(start);
+
+	if (pg_strncasecmp(name, start, strlen(start)) != 0)
+		return false;
+	return rest[0] == '\0' || (rest[0] == '_' && rest[1] != '\0' && rest[1 + strspn(rest + 1, "0123456789")] == '\0');
+}
+
+/* The name that U&"..." stands for, with its UESCAPE if it has one. */
+static const char *
+ddl_text_unicode_name(const char *text)
+{
+	RawStmt    *raw = linitial_node(RawStmt, raw_parser(psprintf("SELECT %s", text), RAW_PARSE_DEFAULT));
+	ResTarget  *target = linitial_node(ResTarget, castNode(SelectStmt, raw->stmt)->targetList);
+
+	return strVal(linitial(castNode(ColumnRef, target->val)->fields));
 }
 
 /* May a role follow this word (and the commas after that role)? */
@@ -178,6 +198,8 @@ ot_ddl_check_text(const char *text, Node *stmt)
 	core_yy_extra_type extra;
 	core_YYSTYPE value;
 	YYLTYPE		location;
+	StringInfoData unicode;		/* U&"..." so far */
+	bool		after_uescape = false;
 	bool		after_pg_temp = false;
 	bool		wants_role = false; /* the next token may be a role */
 	bool		had_role = false;
@@ -200,21 +222,41 @@ ot_ddl_check_text(const char *text, Node *stmt)
 
 	scanner = scanner_init(text, &extra, &ScanKeywords, ScanKeywordTokens);
 	extra.escape_string_warning = false;
-	while (what == NULL && (token = core_yylex(&value, &location, scanner)) != 0)
+	initStringInfo(&unicode);
+	do
 	{
-		const char *word = extra.scanbuf + location;
+		const char *word;
+		const char *name;
 
 		/* while it is the last one read, each token is zero-terminated */
+		token = core_yylex(&value, &location, scanner);
+		word = token != 0 ? extra.scanbuf + location : "";
+		/* it is known once the token behind it is not UESCAPE */
+		if (unicode.len > 0 && (after_uescape || pg_strcasecmp(word, "uescape") == 0))
+		{
+			appendStringInfo(&unicode, " %s", word);
+			after_uescape = !after_uescape;
+			continue;
+		}
+		name = word[0] == '"' ? value.str : word;
+		if (unicode.len > 0)
+		{
+			const char *before = ddl_text_unicode_name(unicode.data);
+
+			after_pg_temp = ddl_text_is_temporary_schema(before);
+			if (ddl_text_is_name_with_oid(before))
+				name = before;
+			resetStringInfo(&unicode);
+		}
 		if (token == '.' && after_pg_temp)
 		{
 			what = "a definition that uses a temporary object";
 			hint = "Use a permanent object: other regions cannot see this session's temporary ones.";
 		}
 		/* PostgreSQL itself refuses statistics of a TOAST table */
-		else if (!IsA(stmt, CreateStatsStmt) && ddl_text_is_name_with_oid(word))
+		else if (!IsA(stmt, CreateStatsStmt) && ddl_text_is_name_with_oid(name))
 		{
-			what = psprintf("a statement about \"%s\", a name that contains an OID of this server",
-							word[0] == '"' ? pnstrdup(word + 1, strcspn(word + 1, "\"")) : word);
+			what = psprintf("a statement about \"%s\", a name that contains an OID of this server", name);
 			hint = "Name the table or the constraint that it belongs to; privileges, options and storage of a TOAST table follow its table.";
 		}
 		else if (wants_role && pg_strcasecmp(word, "session_user") == 0 &&
@@ -233,8 +275,10 @@ ot_ddl_check_text(const char *text, Node *stmt)
 			had_role = wants_role;
 			wants_role = false;
 		}
-		after_pg_temp = pg_strncasecmp(word[0] == '"' ? word + 1 : word, "pg_temp", 7) == 0;
-	}
+		if (pg_strncasecmp(word, "u&\"", 3) == 0)
+			appendStringInfoString(&unicode, word);
+		after_pg_temp = token != 0 && ddl_text_is_temporary_schema(word[0] == '"' ? value.str : word);
+	} while (what == NULL && token != 0);
 	scanner_finish(scanner);
 	AtEOXact_GUC(true, guc_level);
 	if (what != NULL)

@@ -271,6 +271,19 @@ DO $$ BEGIN EXECUTE 'COMMENT ON TRIGGER ' || (SELECT quote_ident(tgname) FROM pg
 EXCEPTION WHEN feature_not_supported THEN RAISE WARNING '%', regexp_replace(SQLERRM, '[0-9]+', 'N'); END $$;
 ALTER TABLE referring DROP CONSTRAINT late;
 COMMENT ON TABLE referring IS 'pg_toast.pg_toast_123 in words';
+-- Also if it is written as U&"...".
+DO $$ BEGIN EXECUTE 'GRANT SELECT ON pg_toast.U&"pg\005f' || (SELECT substr(relname, 4) FROM pg_class WHERE oid = (SELECT reltoastrelid FROM pg_class
+    WHERE oid = 't'::regclass)) || '" TO ddl_owner';
+EXCEPTION WHEN feature_not_supported THEN RAISE WARNING '%', regexp_replace(SQLERRM, '[0-9]+', 'N'); END $$;
+DO $$ BEGIN EXECUTE 'ALTER TABLE referring DISABLE TRIGGER U&"!0052' || (SELECT substr(min(tgname), 2) FROM pg_trigger
+    WHERE tgrelid = 'referring'::regclass) || '" uescape ''!''';
+EXCEPTION WHEN feature_not_supported THEN RAISE WARNING '%', regexp_replace(SQLERRM, '[0-9]+', 'N'); END $$;
+CREATE TABLE like_named (id U&"pg!005ftemp" UESCAPE '!' . pair);
+CREATE TABLE like_named (id u&"pg\005ftemp_3".pair);
+CREATE TABLE pg_templates (U&"d\0061t" int, "pg_temp_x" int);
+COMMENT ON COLUMN pg_templates.U&"d\0061t" IS 'x';
+COMMENT ON COLUMN U&"pg!005ftemplates" UESCAPE '!'.pg_temp_x IS 'x';
+DROP TABLE pg_templates;
 
 -- ALTER TYPE ... CASCADE does the same to the tables of the type: one with rows, one without, a child, one of another owner.
 CREATE DOMAIN drawn AS float DEFAULT random();
