@@ -236,6 +236,9 @@ ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, char **n
 	if (ot_ddl_may_change_code(stmt))
 		ot_write_set_key_now(ot_hash_code(), OT_UPDATE, InvalidOid);
 	ot_ddl_lock_relations(stmt);
+	ot_setting_write_reset_all(stmt, &text);
+	if (text[0] == '\0')
+		return stmt;
 	ot_write_set_statement(text, strlen(text));
 	*noted = text;
 	return stmt;
@@ -691,6 +694,8 @@ ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 			else
 				ot_index_apply_second((ReindexStmt *) node);
 		}
+		else if (of_entry && ot_setting_apply(node))
+			;
 		else
 		{
 			bool		finalizes = ot_detach_is_finalize(node);

@@ -67,76 +67,13 @@ ot_ddl_says_statement(const ErrorContextCallback *context)
  */
 #define NOT_TRUSTED (SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION)
 
-/* These rules are relaxed for statements that they would forbid altogether. */
+/* These rules are relaxed for scripts, which may use temporary tables. */
 static int
 ddl_apply_security_context(Node *stmt)
 {
-	switch (nodeTag(stmt))
-	{
-		case T_AlterFunctionStmt:
-		case T_AlterRoleSetStmt:
-		case T_AlterDatabaseSetStmt:
-			/* they may define SET role = ...; they run no functions */
-			return 0;
-		case T_CreateExtensionStmt:
-		case T_AlterExtensionStmt:
-			/* scripts may use temporary tables */
-			return SECURITY_LOCAL_USERID_CHANGE;
-		default:
-			return NOT_TRUSTED;
-	}
-}
-
-static bool
-ddl_apply_sets_role(DefElem *option)
-{
-	const char *name;
-
-	if (strcmp(option->defname, "set") != 0)
-		return false;
-	name = ((VariableSetStmt *) option->arg)->name;
-	return name != NULL && (pg_strcasecmp(name, "role") == 0 ||
-							pg_strcasecmp(name, "session_authorization") == 0);
-}
-
-/*
- * CREATE FUNCTION may contain SET role = ..., which these rules forbid, and it
- * may run functions, in the defaults of arguments.  So that setting is removed
- * from it and left to an ALTER FUNCTION to be run after it, which sets all the
- * settings of the function again, in their original order.  Returns that
- * statement, or NULL if no role is set.
- */
-static Node *
-ddl_apply_take_role_out(Node *stmt)
-{
-	CreateFunctionStmt *create = (CreateFunctionStmt *) stmt;
-	AlterFunctionStmt *alter;
-	VariableSetStmt *reset = makeNode(VariableSetStmt);
-	bool		found = false;
-	ListCell   *lc;
-
-	if (!IsA(stmt, CreateFunctionStmt))
-		return NULL;
-	alter = makeNode(AlterFunctionStmt);
-	foreach(lc, create->options)
-	{
-		DefElem    *option = lfirst_node(DefElem, lc);
-
-		if (strcmp(option->defname, "set") == 0)
-			alter->actions = lappend(alter->actions, copyObject(option));
-		if (!ddl_apply_sets_role(option))
-			continue;
-		found = true;
-		create->options = foreach_delete_current(create->options, lc);
-	}
-	if (!found)
-		return NULL;
-	reset->kind = VAR_RESET_ALL;
-	alter->actions = lcons(makeDefElem("set", (Node *) reset, -1), alter->actions);
-
-	alter->objtype = create->is_procedure ? OBJECT_PROCEDURE : OBJECT_FUNCTION;
-	alter->func = ot_ddl_created_function(create);
-	return (Node *) alter;
+	if (IsA(stmt, CreateExtensionStmt) || IsA(stmt, AlterExtensionStmt))
+		return SECURITY_LOCAL_USERID_CHANGE;
+	return NOT_TRUSTED;
 }
 
 /*
@@ -349,7 +286,7 @@ ddl_apply_run_text(const char *text, Oid roleid, int sec_context)
 		foreach(plan, planned)
 		{
 			PlannedStmt *pstmt = lfirst_node(PlannedStmt, plan);
-			Node	   *behind;
+			List	   *settings;
 
 			if (pstmt->commandType != CMD_UTILITY ||
 				(IsA(pstmt->utilityStmt, ExplainStmt) && ot_ddl_create_as(pstmt->utilityStmt) == NULL))
@@ -368,13 +305,9 @@ ddl_apply_run_text(const char *text, Oid roleid, int sec_context)
 				ddl_apply_resolve_columns((CreateStmt *) pstmt->utilityStmt);
 				SetUserIdAndSecContext(roleid, sec_context | NOT_TRUSTED);
 			}
-			behind = ddl_apply_take_role_out(pstmt->utilityStmt);
+			settings = ot_setting_take_out(pstmt->utilityStmt);
 			ddl_apply_run_statement(pstmt, text, roleid, sec_context);
-			if (behind)
-			{
-				pstmt->utilityStmt = behind;
-				ddl_apply_run_statement(pstmt, text, roleid, sec_context);
-			}
+			ot_setting_store_of_function(pstmt->utilityStmt, settings);
 		}
 		if (ActiveSnapshotSet())
 			PopActiveSnapshot();

@@ -180,6 +180,12 @@ extern Node *ot_ddl_name_version(Node *stmt, char **text);
 /* ddl_bounds.c */
 extern Node *ot_ddl_compute_bound(Node *stmt, char **text, int offset, const char *query);
 
+/* ddl_setting.c */
+extern bool ot_setting_apply(Node *stmt);
+extern void ot_setting_write_reset_all(Node *stmt, char **recorded);
+extern List *ot_setting_take_out(Node *stmt);
+extern void ot_setting_store_of_function(Node *stmt, List *settings);
+
 /* ddl_text.c */
 extern char *ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset);
 extern void ot_ddl_check_text(const char *text, Node *stmt);

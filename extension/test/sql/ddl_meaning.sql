@@ -101,6 +101,79 @@ SELECT unit.apply(:'write_set');
 SELECT string_agg(concat_ws(' ', proname, proconfig), '; ' ORDER BY proname) = :'here_settings' AS alike FROM pg_proc WHERE proname IN ('many', 'two', 'three');
 ROLLBACK;
 
+-- A setting with a dot is known where its library is loaded, and a placeholder elsewhere, which others than superusers may neither set
+-- nor reset, and which takes one value.  What is stored is what the origin has stored.
+CREATE FUNCTION of_settings() RETURNS int LANGUAGE sql AS 'SELECT 1';
+ALTER FUNCTION of_settings() OWNER TO meaning_owner;
+\c -
+SET search_path = ddl_meaning;
+SET client_min_messages = warning;
+ALTER ROLE meaning_owner SET work_mem = '1MB';
+ALTER ROLE meaning_owner SET app.tenant = '1';
+ALTER ROLE meaning_owner SET plpgsql.check_asserts = off;
+ALTER ROLE meaning_owner SET app.users = '1';
+ALTER ROLE meaning_other SET app.tenant = '1';
+\set stored 'SELECT array_agg(setrole::regrole || '' '' || (setdatabase <> 0) || '' '' || setconfig::text ORDER BY 1) AS of_role, (SELECT array_agg(proname || '' '' || proconfig::text ORDER BY 1) FROM pg_proc WHERE proname ~ ''^of_settings'') AS of_function FROM pg_db_role_setting WHERE setrole IN (0, ''meaning_owner''::regrole, ''meaning_other''::regrole) AND setconfig::text !~ ''onetrip'''
+DO 'BEGIN END';
+BEGIN;
+SET LOCAL ROLE meaning_owner;
+ALTER ROLE CURRENT_USER RESET ALL;
+ALTER ROLE meaning_owner SET plpgsql.extra_warnings = shadowed_variables, strict_multi_assignment;
+ALTER ROLE meaning_owner IN DATABASE :"DBNAME" SET plpgsql.check_asserts = off;
+ALTER ROLE meaning_owner IN DATABASE :"DBNAME" SET plpgsql.print_strict_params = on;
+ALTER ROLE meaning_owner IN DATABASE :"DBNAME" RESET plpgsql.check_asserts;
+ALTER FUNCTION of_settings() SET plpgsql.check_asserts = off SET work_mem = '2MB' STRICT;
+ALTER FUNCTION of_settings() RESET work_mem SET plpgsql.check_asserts = on SET search_path = ddl_meaning;
+CREATE FUNCTION of_settings_new() RETURNS int LANGUAGE sql SET plpgsql.check_asserts = off SET work_mem = '1MB' AS 'SELECT 1';
+CREATE OR REPLACE FUNCTION of_settings_new() RETURNS int LANGUAGE sql SET plpgsql.print_strict_params = on AS 'SELECT 1';
+CREATE FUNCTION of_settings_reset() RETURNS int LANGUAGE sql SET plpgsql.check_asserts = off AS 'SELECT 1';
+ALTER ROUTINE of_settings_reset() RESET ALL;
+RESET ROLE;
+ALTER ROLE meaning_other RESET ALL;
+SELECT operation FROM unit.operations() AS operation WHERE operation ~ 'RESET';
+:stored;
+:stored \gset here_
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+BEGIN;
+SET LOCAL ROLE meaning_other;
+ALTER ROLE meaning_other RESET ALL;
+RESET ROLE;
+SELECT count(*) AS nothing FROM unit.operations();
+ROLLBACK;
+\c -
+SET search_path = ddl_meaning;
+BEGIN;
+SELECT unit.apply(:'write_set');
+:stored \gset
+SELECT :'of_role' = :'here_of_role' AS of_role, :'of_function' = :'here_of_function' AS of_function;
+ROLLBACK;
+
+-- The other way round: a library refuses what nobody checked.  And the settings of a session decide what others may be.
+\c -
+SET search_path = ddl_meaning;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+ALTER ROLE meaning_other SET plpgsql.variable_conflict = 'nonsense';
+ALTER ROLE meaning_other SET plpgsql.typing_error = on;
+ALTER DATABASE :"DBNAME" SET plpgsql.check_asserts = 'nonsense';
+ALTER FUNCTION of_settings() SET plpgsql.variable_conflict = 'nonsense';
+ALTER ROLE meaning_other SET transaction_isolation = 'repeatable read';
+ALTER FUNCTION of_settings() SET Transaction_isolation = 'repeatable read';
+ALTER ROLE meaning_other SET log_parser_stats = on;
+:stored \gset here_
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+DO 'BEGIN END';
+BEGIN;
+SET LOCAL log_statement_stats = on;
+SELECT unit.apply(:'write_set');
+:stored;
+:stored \gset
+SELECT :'of_role' = :'here_of_role' AS of_role, :'of_function' = :'here_of_function' AS of_function;
+ROLLBACK;
+ALTER ROLE meaning_owner RESET ALL;
+SET client_min_messages = warning;
+
 -- Constraints are checked if the rows are this region's own, or if they refer to such rows.
 CREATE TABLE of_log (id int PRIMARY KEY);
 CREATE TABLE of_region (id int PRIMARY KEY) USING heap;
