@@ -104,7 +104,8 @@ impl<S: Storage> Consensus<S> {
                 self.raft.tick();
             }
         }
-        if self.unsynced.tick() >= self.timing.base && self.raft.transferee().is_none() {
+        self.unsynced.tick();
+        if self.disk_is_silent() && self.raft.transferee().is_none() {
             self.hand_over();
         }
         let timing = &mut self.timing;

@@ -502,6 +502,11 @@ impl<S: Storage> Consensus<S> {
         !self.unsynced.is_empty()
     }
 
+    /// Nothing of what was written has become durable for an election timeout.
+    pub fn disk_is_silent(&self) -> bool {
+        self.unsynced.silent_ticks() >= self.config.election_ticks
+    }
+
     fn take_unsynced(&mut self, number: u64, out: &mut Output) -> Option<u64> {
         let (last, commit) = self.unsynced.take_to(number, &mut out.send_after)?;
         self.commit_durable = self.commit_durable.max(commit);

@@ -36,10 +36,8 @@ impl Unsynced {
         self.outputs.is_empty()
     }
 
-    /// For how many ticks the disk has kept something waiting, with this one.
-    pub fn tick(&mut self) -> usize {
+    pub fn tick(&mut self) {
         self.silent_ticks = if self.is_empty() { 0 } else { self.silent_ticks + 1 };
-        self.silent_ticks
     }
 
     pub fn silent_ticks(&self) -> usize {

@@ -57,7 +57,7 @@ use row_locks::RowLocks;
 use storage::Snapshots;
 
 use crate::certifier::{Certifier, CommittedIndexes, Decision, Verdict};
-use crate::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Notice, Output};
+use crate::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Notice, Output, Role};
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
@@ -76,9 +76,10 @@ use std::time::Duration;
 const POSITION_TICKS: u64 = 25;
 /// How often consensus is told where the part near the end of the log begins.
 const NEAR_TICKS: u64 = 5;
-/// A transaction of which no further part has arrived for this long is cancelled: 10 s, or 2 s on the node that it
-/// comes from if nobody there waits for it any more.  If nothing else of that node has been decided for as long, all
-/// that it has waiting is cancelled too: each would otherwise hold up the other regions for as long again.
+/// A transaction of which no further part has arrived for this long is cancelled by the leader, after 10 s, or by the
+/// node that it comes from, after 2 s, if nobody there waits for it any more.  If nothing else of that node has been
+/// decided for as long, all that it has waiting is cancelled too: each would otherwise hold up the other regions for as
+/// long again.
 const ARRIVING_TICKS: u64 = 500;
 const ABANDONED_TICKS: u64 = 100;
 /// The cancellation is proposed again this often.
@@ -354,19 +355,24 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     }
 
     /// The node that a large transaction comes from may be gone for good, while others wait, and checkpoints too.
+    /// Others than the leader may be behind, and would take that for the node's silence.  All count, so that the next
+    /// leader need not begin anew.
     fn cancel_what_stopped_arriving<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
         let now = self.certifier.arriving().map(|arriving| (arriving.txn, arriving.len()));
-        let has_leader = self.consensus.leadership().leader.is_some();
+        let Leadership { role, leader, .. } = self.consensus.leadership();
+        // What comes meanwhile is not decided here.
+        let hears_nothing = leader.is_none() || self.consensus.disk_is_silent();
         // What the router knows of it, it cancels itself.
         let is_abandoned = |txn: &TxnId| txn.node == self.id && !self.router.is_large(txn);
         let silent = now.map(|(txn, _)| (txn.node, is_abandoned(&txn)));
-        if now != self.arriving.0 || !has_leader {
+        if now != self.arriving.0 || hears_nothing {
             self.arriving = (now, self.tick);
         }
-        if silent != self.silent.0 || !has_leader {
+        if silent != self.silent.0 || hears_nothing {
             self.silent = (silent, self.tick);
         }
-        let Some((txn, _)) = now else { return Ok(()) };
+        let may_judge = |(txn, _): &(TxnId, usize)| role == Role::Leader || is_abandoned(txn);
+        let Some((txn, _)) = now.filter(may_judge) else { return Ok(()) };
         let most = if is_abandoned(&txn) { ABANDONED_TICKS } else { ARRIVING_TICKS };
         let is_silent = self.tick >= self.silent.1 + most;
         if !is_silent && self.tick < self.arriving.1 + most {

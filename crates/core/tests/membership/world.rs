@@ -214,6 +214,9 @@ pub struct TestHost {
     leads: bool,
     /// It dies before it writes the next time.
     pub dies_before_write: bool,
+    /// What it writes from now on becomes durable when the disk goes on ([`World::disk_goes_on`]).
+    pub disk_hangs: bool,
+    unsynced: Option<u64>,
     has_written: bool,
     durable_term: u64,
     durable_commit: u64,
@@ -291,6 +294,17 @@ impl Host for TestHost {
         disk.append(entries, hs)?;
         (self.durable_term, self.durable_commit) = (disk.hard_state.term, disk.hard_state.commit);
         Ok(())
+    }
+    fn begin_append(
+        &mut self,
+        disk: &mut Disk,
+        entries: &[RaftEntry],
+        hs: Option<&HardState>,
+        number: u64,
+    ) -> Result<bool, End> {
+        self.append(disk, entries, hs)?;
+        self.unsynced = Some(number).filter(|_| self.disk_hangs);
+        Ok(!self.disk_hangs)
     }
     fn install_checkpoint(&mut self, disk: &mut Disk, at: (LogIndex, Term), raw: &Bytes) -> Result<(), End> {
         self.snapshots += 1;
@@ -515,6 +529,16 @@ impl World {
     pub fn restart(&mut self, id: u32) {
         let disk = self.stopped.remove(&id).unwrap();
         self.start(id, disk);
+    }
+
+    pub fn disk_goes_on(&mut self, id: u32) {
+        let Node { replica, host } = self.nodes.get_mut(&id).unwrap();
+        host.disk_hangs = false;
+        if let Some(number) = host.unsynced.take() {
+            replica.synced(number, host).unwrap();
+        }
+        self.work(id);
+        self.deliver();
     }
 
     /// A checkpoint of all that node `id` has decided becomes durable, and its log is cut.
