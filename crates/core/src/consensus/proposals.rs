@@ -7,9 +7,9 @@
 //!   operators ─┘                          │
 //!                                         └──> one append to each follower
 //! ```
-//! A transaction that is under way for long is proposed again, and so is a request to cancel one.  A leader puts either
-//! into the log only once: a second time would say nothing new, and on links that are full already it would only add to
-//! the delay.
+//! A transaction that is under way for long is proposed again, and so is a request to cancel one or to leave it out.  A
+//! leader puts each of them into the log only once: a second time would say nothing new, and on links that are full
+//! already it would only add to the delay.
 //!
 //! Everything that has come in since the last `poll` goes to raft-rs in one step, which raft-rs answers with one append
 //! for each follower.  So nothing has to be joined afterwards, which raft-rs does wrongly (`raft_node`).
@@ -17,7 +17,7 @@
 use super::{Consensus, Message};
 use crate::entry::{Entry, EntryKind, KIND_AT};
 use crate::error::{Error, Result};
-use crate::ids::{Term, TxnId};
+use crate::ids::{LogIndex, Term, TxnId};
 use crate::level;
 use bytes::Bytes;
 use raft::eraftpb::{Entry as RaftEntry, EntryType, MessageType};
@@ -40,8 +40,16 @@ pub(super) struct Logged {
     oldest_first: VecDeque<Once>,
 }
 
-/// What needs to be in the log once: the transaction, or the first entry that cancels it.
-type Once = (TxnId, bool);
+/// What needs to be in the log once.
+type Once = (TxnId, What);
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Transaction,
+    Cancels,
+    /// What leaves out the transaction may be left out itself.
+    LeavesOut(LogIndex),
+}
 
 impl Logged {
     fn in_term(&mut self, term: Term) -> &mut Logged {
@@ -70,8 +78,14 @@ fn once(entry: &RaftEntry) -> Option<Once> {
     let kind = EntryKind::from_u8(*entry.data.get(KIND_AT).filter(|_| is_normal)?)?;
     let txn = Entry::peek_txn(&entry.data).ok()?;
     // One that cannot be read does not stand for one that can.
-    let cancels = kind == EntryKind::Cancel && Entry::decode(entry.data.clone()).is_ok();
-    (cancels || kind.is_of_backend()).then_some((txn, cancels))
+    let read = || Entry::decode(entry.data.clone()).ok();
+    let what = match kind {
+        EntryKind::Cancel => read().map(|_| What::Cancels)?,
+        EntryKind::Skip => What::LeavesOut(read()?.leaves_out()?),
+        _ if kind.is_of_backend() => What::Transaction,
+        _ => return None,
+    };
+    Some((txn, what))
 }
 
 /// Parts of large transactions are not kept for another leader: all of them would be in the log twice.

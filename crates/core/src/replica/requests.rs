@@ -1,5 +1,6 @@
 //! What somebody asked this node for: changes of the table of members, and entries to be left out of every PostgreSQL.
-//! A request is proposed until the table or the log shows that it is done, or for ten seconds.
+//! A request is proposed until the table or the log shows that it is done, or for ten seconds, and as long as a large
+//! entry may take on its way.
 //!
 //! Any node takes requests; the leader appends them.  A proposal may be lost, or may reach the log when the table that
 //! it was made for has changed.  Then the table's version is a new one, and the next proposal is made for that.
@@ -9,11 +10,11 @@ use crate::certifier::Certifier;
 use crate::consensus::Input;
 use crate::ids::{LogIndex, NodeId};
 use crate::members::{Change, Command, Members, Refused};
-use crate::router::Outbox;
+use crate::router::{ticks_on_the_way, Outbox};
 use bytes::Bytes;
 use std::time::Duration;
 
-/// 10 s, and 0.5 s between two proposals for the same table.
+/// 10 s, and 0.5 s between two proposals for the same table, or of the same entry; for a large entry more.
 const PATIENCE_TICKS: u64 = 500;
 const AGAIN_TICKS: u64 = 25;
 /// A refusal by this node's table counts only after this long: the table may be a little behind.
@@ -35,7 +36,9 @@ pub enum NotDone {
     NotDecided(Change),
     #[error("too many requests are under way")]
     TooMany,
-    #[error("it was not decided within 10 s whether log index {0} is left out: is there a leader, and a majority? Ask again")]
+    #[error(
+        "it was not decided in time whether log index {0} is left out: is there a leader, and a majority? Ask again"
+    )]
     NotLeftOut(LogIndex),
 }
 
@@ -129,6 +132,12 @@ impl Requests {
         commands
     }
 
+    fn leave_out(&mut self, id: RequestId, index: LogIndex, raw: Bytes, tick: u64) {
+        // So that one that was lost can still come a second time.
+        let give_up_at = tick + PATIENCE_TICKS + 2 * ticks_on_the_way(&raw);
+        self.skips.push(OpenSkip { id, index, raw, give_up_at, propose_at: tick });
+    }
+
     /// Likewise, the entries that leave others out.
     fn due_skips(&mut self, tick: u64, certifier: &Certifier) -> Vec<Bytes> {
         let mut entries = Vec::new();
@@ -142,7 +151,7 @@ impl Requests {
                 continue;
             }
             if tick >= open.propose_at {
-                open.propose_at = tick + AGAIN_TICKS;
+                open.propose_at = tick + AGAIN_TICKS + ticks_on_the_way(&open.raw);
                 entries.push(open.raw.clone());
             }
             self.skips.push(open);
@@ -174,8 +183,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         if self.requests.skips.len() >= OPEN_MAX {
             return self.requests.left_out.push((id, index, Err(NotDone::TooMany)));
         }
-        let (give_up_at, propose_at) = (self.tick + PATIENCE_TICKS, self.tick);
-        self.requests.skips.push(OpenSkip { id, index, raw, give_up_at, propose_at });
+        self.requests.leave_out(id, index, raw, self.tick);
         self.work_requests(host);
     }
 
@@ -244,5 +252,23 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             leaving[0],
             without.join(" and of ")
         )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::certifier::Limits;
+
+    /// Goal: what leaves out an entry of many keys is given the time for its way, before it is proposed again and
+    /// before it is given up.
+    #[test]
+    fn a_large_entry_is_not_proposed_again_before_it_can_have_arrived() {
+        let certifier = Certifier::new(Limits::default());
+        let mut requests = Requests::default();
+        requests.leave_out(RequestId(1), LogIndex(7), vec![0; 50 << 20].into(), 0);
+        let proposed = (0..901).filter(|tick| !requests.due_skips(*tick, &certifier).is_empty());
+        assert_eq!(proposed.collect::<Vec<u64>>(), [0, 225, 450, 675]);
+        assert_eq!(requests.left_out, [(RequestId(1), LogIndex(7), Err(NotDone::NotLeftOut(LogIndex(7))))]);
     }
 }

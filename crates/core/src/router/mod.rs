@@ -42,6 +42,10 @@ const RETRY_TICKS: u64 = 5;
 /// A large proposal is not sent again before it can have arrived, at this speed.
 const BYTES_PER_TICK: u64 = 256 << 10;
 
+pub(crate) fn ticks_on_the_way(raw: &Bytes) -> u64 {
+    raw.len() as u64 / BYTES_PER_TICK
+}
+
 /// A large transaction for which no session waits any more is cancelled after this long.
 const ABANDONED_TICKS: u64 = 100;
 /// An apply worker that begins at the same index more often than this does not get on.
@@ -500,7 +504,7 @@ impl<O: Outbox> Router<O> {
         if parts.is_some() {
             self.large.insert(txn, None);
         }
-        let resend_ticks = RESEND_TICKS + at_once.as_ref().map_or(0, |raw| raw.len() as u64 / BYTES_PER_TICK);
+        let resend_ticks = RESEND_TICKS + at_once.as_ref().map_or(0, ticks_on_the_way);
         let resend_at = context.tick + resend_ticks;
         let taken = context.now;
         let pending = Pending { conn, raw, taken, resend_at, resend_ticks, parts, _permit: permit };
@@ -784,7 +788,7 @@ impl<O: Outbox> Router<O> {
         for pending in self.pending.values_mut() {
             if all || pending.resend_at <= tick {
                 if !all {
-                    let arrival = if pending.parts.is_some() { 0 } else { pending.raw.len() as u64 / BYTES_PER_TICK };
+                    let arrival = if pending.parts.is_some() { 0 } else { ticks_on_the_way(&pending.raw) };
                     pending.resend_ticks = (pending.resend_ticks * 2).min(RESEND_TICKS_MAX + 2 * arrival);
                 }
                 pending.resend_at = tick + pending.resend_ticks;
