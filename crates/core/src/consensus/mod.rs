@@ -244,6 +244,8 @@ pub struct Consensus<S: Storage> {
     notices: Notices,
     /// Holders of read leases to which this member is bound.
     holders: BTreeSet<NodeId>,
+    /// Others may have promised this member the same.
+    is_waited_for: bool,
 }
 
 impl<S: Storage> Consensus<S> {
@@ -279,6 +281,7 @@ impl<S: Storage> Consensus<S> {
             behind: BTreeMap::new(),
             notices: Notices::new(last),
             holders: BTreeSet::new(),
+            is_waited_for: false,
         };
         consensus.take_seat();
         consensus.fit_timing();

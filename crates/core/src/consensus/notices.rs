@@ -123,12 +123,14 @@ impl<S: Storage> Consensus<S> {
     }
 
     /// Whether `member` learns what is committed from its own disk and `leader`'s notices as soon as anybody else could
-    /// tell it: the two are a majority, and the append, which came before, told it of the entry.
+    /// tell it: the two are a majority, and the append, which came before, told it of the entry.  Not while it may wait
+    /// for what this member says.
     pub fn leader_says_enough(&self, leader: NodeId, member: NodeId) -> bool {
         let are_majority =
             |voters: &Vec<NodeId>| voters.len() <= 3 && voters.contains(&leader) && voters.contains(&member);
         let Conf { voters, outgoing, .. } = &self.conf;
-        are_majority(voters) && (outgoing.is_empty() || are_majority(outgoing)) && self.members.lease_regions.is_empty()
+        let no_leases = self.members.lease_regions.is_empty() && !self.is_waited_for;
+        are_majority(voters) && (outgoing.is_empty() || are_majority(outgoing)) && no_leases
     }
 
     /// To be called when `sent`, the messages that waited for the disk, may leave.  Returns the notice to send, if
@@ -144,7 +146,8 @@ impl<S: Storage> Consensus<S> {
             false => sent.iter().filter_map(acknowledged).max().unwrap_or_default(),
         };
         // A holder of a lease that does not vote is waited for too, though it is not counted.
-        let is_heard = self.conf.votes(self.config.id) || self.members.holds_lease(self.config.id);
+        let is_waited_for = self.is_waited_for || self.members.holds_lease(self.config.id);
+        let is_heard = self.conf.votes(self.config.id) || is_waited_for;
         let notices = self.notices.in_term(term);
         notices.matched = matched.max(notices.matched);
         let index = notices.matched;

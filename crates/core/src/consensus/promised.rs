@@ -20,6 +20,11 @@ impl<S: Storage> Consensus<S> {
         self.holders.remove(&holder);
     }
 
+    /// Whether others may have promised this to this member: then it tells everybody what its disk has.
+    pub fn set_waited_for(&mut self, is_waited_for: bool) {
+        self.is_waited_for = is_waited_for;
+    }
+
     /// What is committed, as far as this member knows; some of it may not have been handed out yet.
     pub fn committed(&self) -> LogIndex {
         self.raft.committed()

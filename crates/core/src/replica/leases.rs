@@ -43,8 +43,8 @@ pub(super) struct Leases {
     is_saved: bool,
     /// Promises of an earlier life may stand until then.
     bound_until: Option<Duration>,
-    /// As a holder: when each question left; and of each member, what its promise came with and until when this relies
-    /// on it.
+    /// As a holder: when each question left, as long as a promise in answer to it may stand; and of each member, what
+    /// its promise came with and until when this relies on it.
     asking: BTreeMap<u64, Duration>,
     held: BTreeMap<NodeId, (EntryId, Duration)>,
 }
@@ -143,7 +143,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             host.save_promised(consensus.log_mut(), false)?;
             *is_saved = false;
         }
-        asking.retain(|_, asked| *asked + RELIED_ON > now);
+        // Promises in answer to these stand for `SPAN` from when they were made.
+        asking.retain(|_, asked| *asked + 2 * SPAN > now);
         held.retain(|_, (_, until)| *until > now);
         if members.holds_lease(self.id) {
             let number = self.reads.number();
@@ -155,6 +156,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             }
             host.send_lease_question(&others, number);
         }
+        // A region whose lease is taken away is waited for until the last promise has run out.
+        self.consensus.set_waited_for(!self.leases.asking.is_empty());
         Ok(())
     }
 }

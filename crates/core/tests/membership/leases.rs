@@ -114,6 +114,23 @@ fn a_node_that_starts_waits_for_its_promises() {
     }
 }
 
+/// Goal: a commit does not wait for a holder whose lease has just been taken away, since that goes on saying what it
+/// has.  Method: a voter and a replica hold leases; members that have promised decide at once.
+#[test]
+fn a_lease_that_is_taken_away_delays_nothing() {
+    for is_voter in [true, false] {
+        let mut w = World::new();
+        w.until("node 1 leads", |w| w.leader() == Some(1));
+        let holder = if is_voter { 3 } else { w.join(1, MemberRole::Replica, None) };
+        leased(&mut w, holder);
+        w.change(1, Change::LeaseRegions(Vec::new()));
+        let before = decided(&w, &[1, 2]);
+        propose(&mut w, 0);
+        let after = decided(&w, &[1, 2]);
+        assert!(after.iter().zip(&before).all(|(now, before)| now > before), "{is_voter}: {before:?} {after:?}");
+    }
+}
+
 /// A leader that leads no more is told again what the holder has.
 #[test]
 fn a_lease_outlasts_a_change_of_leader() {
