@@ -47,7 +47,9 @@ typedef struct OtRowFinder
 	IndexScanDesc index_scan;
 	TableScanDesc table_scan;
 	int			scans;			/* of all of the table */
-	OtRowPlaces *places;		/* NULL: not noted */
+	int64		passed;			/* rows that were not the one, or entries of the index */
+	bool		noted;			/* the places were to be noted */
+	OtRowPlaces *places;		/* NULL: they are not, or there was no room */
 	SnapshotData dirty;
 	int			nkeys;
 	ScanKeyData keys[INDEX_MAX_KEYS];

@@ -8,7 +8,9 @@
  * contents will do; it is searched for by an index that is selective, or else by
  * reading the table from where the last one was found, since an entry usually
  * changes rows in the order in which they are stored.  If it does not, the places
- * of all rows are noted (row_places.c).
+ * of all rows are noted (row_places.c).  So they are if searches by the index have
+ * passed over more than the table has rows: over those with the same value (NULL,
+ * say) and other contents, or that the transaction has deleted.
  *
  * Each version of a row that a transaction has changed stays in the index until
  * the transaction ends, and a search goes through all of them.  So the places of
@@ -36,6 +38,7 @@
 
 #include "access/stratnum.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -44,6 +47,9 @@
 
 /* After so many scans of the table the places of its rows are noted. */
 #define SCANS_MAX 4
+/* Likewise after so many entries of the index that searches have passed over. */
+#define PASSED_MIN 1000
+#define PASSED_PER_PAGE 64
 /* After so many rows with the same hash but other contents the table is read. */
 #define PASSES_MAX 100
 
@@ -265,8 +271,18 @@ find_row_begin(OtRowFinder *finder, SearchPlace place)
 static bool
 find_row_next(OtRowFinder *finder, SearchPlace place, TupleTableSlot *slot)
 {
-	if (place == SEARCH_INDEX)
-		return index_getnext_slot(finder->index_scan, ForwardScanDirection, slot);
+	IndexScanDesc scan = finder->index_scan;
+
+	/* as index_getnext_slot() does, which does not say what it passes over */
+	while (place == SEARCH_INDEX)
+	{
+		if (!scan->xs_heap_continue && index_getnext_tid(scan, ForwardScanDirection) == NULL)
+			return false;
+		if (index_fetch_heap(scan, slot))
+			return true;
+		finder->passed++;
+		CHECK_FOR_INTERRUPTS();
+	}
 	return table_scan_getnextslot(finder->table_scan, ForwardScanDirection, slot);
 }
 
@@ -318,7 +334,10 @@ find_row_search_whole(OtRowFinder *finder, TupleTableSlot *slot, SearchPlace pla
 		if (TransactionIdIsValid(writer) && TransactionIdIsValid(*changed_by))
 			continue;
 		if (!find_row_is_equal(finder, slot))
+		{
+			finder->passed++;
 			continue;
+		}
 		if (TransactionIdIsValid(writer))
 			*changed_by = writer;
 		else
@@ -408,6 +427,14 @@ find_row_at_noted_place(OtRowFinder *finder, TupleTableSlot *slot)
 	return false;
 }
 
+/* Would it have been cheaper to note all places? */
+static bool
+find_row_passes_many(OtRowFinder *finder)
+{
+	return finder->passed > PASSED_MIN &&
+		finder->passed / PASSED_PER_PAGE > RelationGetNumberOfBlocks(finder->rel);
+}
+
 static bool
 find_row_by_contents(OtRowFinder *finder, TupleTableSlot *slot)
 {
@@ -419,8 +446,9 @@ find_row_by_contents(OtRowFinder *finder, TupleTableSlot *slot)
 	if (finder->table_scan != NULL && place == SEARCH_TABLE &&
 		find_row_search_whole(finder, slot, SEARCH_REST, &changed_by))
 		return true;
-	if (place == SEARCH_TABLE && ++finder->scans == SCANS_MAX)
+	if (!finder->noted && (place == SEARCH_TABLE ? ++finder->scans >= SCANS_MAX : find_row_passes_many(finder)))
 	{
+		finder->noted = true;
 		find_row_note_places(finder, slot);
 		if (finder->places != NULL && find_row_at_noted_place(finder, slot))
 			return true;

@@ -4,8 +4,9 @@
  *	  Where the rows of a table are, by a hash of their contents.
  *
  * An entry that changes many rows of a table without a usable index, in another
- * order than the table's, would take a scan of the table for each.  After some
- * scans the worker notes the places of all rows in one, and looks there first
+ * order than the table's, would take a scan of the table for each, and one that
+ * deletes many with the same value of an index a search through all of those.  After
+ * some of that the worker notes the places of all rows in one, and looks there first
  * (find_row.c).  A place is only a hint: the row may have gone from it, or be
  * somewhere else.
  *

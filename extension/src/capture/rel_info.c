@@ -610,16 +610,56 @@ rel_info_is_before(const OtIndex *a, const OtIndex *b)
 }
 
 /*
- * Roughly how many different values there are in the first `columns` columns of
- * the index; 0 if there are many rows for each.
+ * How likely it is that two rows have the same value, where NULL counts as one.
+ * Common values weigh more than how many there are.
+ */
+static double
+rel_info_likeness(HeapTuple stats, double distinct)
+{
+	double		common = ((Form_pg_statistic) GETSTRUCT(stats))->stanullfrac;
+	double		likeness = common * common;
+	AttStatsSlot slot;
+
+	if (get_attstatsslot(&slot, stats, STATISTIC_KIND_MCV, InvalidOid, ATTSTATSSLOT_NUMBERS))
+	{
+		for (int i = 0; i < slot.nnumbers; i++)
+		{
+			common += slot.numbers[i];
+			likeness += slot.numbers[i] * slot.numbers[i];
+		}
+		distinct -= slot.nnumbers;
+		free_attstatsslot(&slot);
+	}
+	return likeness + Max(1 - common, 0) * Max(1 - common, 0) / Max(distinct, 1);
+}
+
+/* Does no other row have the same value in this index? */
+static bool
+rel_info_is_unlike(Relation rel, Relation index_rel)
+{
+	Form_pg_index form = index_rel->rd_index;
+
+	for (int i = 0; i < form->indnkeyatts && !form->indnullsnotdistinct; i++)
+	{
+		if (!OT_IS_NOT_NULL(RelationGetDescr(rel), form->indkey.values[i] - 1))
+			return false;
+	}
+	return form->indisunique;
+}
+
+/*
+ * How well rows are told apart by the first `columns` columns of the index: as by
+ * so many different values; 0 if there are many rows for each.
  */
 static double
 rel_info_estimate_values(Relation rel, Relation index_rel, int columns)
 {
 	double		rows = Max(rel->rd_rel->reltuples, 1);
 	double		values = 1;
+	double		evenly = 1;		/* if all were equally common */
+	bool		whole = columns == index_rel->rd_index->indnkeyatts;
 
-	if (index_rel->rd_index->indisunique && columns == index_rel->rd_index->indnkeyatts)
+	if (whole && rel_info_is_unlike(rel, index_rel))
 		return DBL_MAX;
 	for (int i = 0; i < columns; i++)
 	{
@@ -627,6 +667,7 @@ rel_info_estimate_values(Relation rel, Relation index_rel, int columns)
 											Int16GetDatum(index_rel->rd_index->indkey.values[i]),
 											BoolGetDatum(false));
 		double		distinct = rows;
+		double		likeness = 1 / rows;
 
 		/* without statistics an index is trusted */
 		if (HeapTupleIsValid(stats))
@@ -634,11 +675,16 @@ rel_info_estimate_values(Relation rel, Relation index_rel, int columns)
 			distinct = ((Form_pg_statistic) GETSTRUCT(stats))->stadistinct;
 			if (distinct <= 0)
 				distinct = -distinct * rows;
+			likeness = rel_info_likeness(stats, distinct);
 			ReleaseSysCache(stats);
 		}
-		values *= Max(distinct, 1);
+		values /= likeness;
+		evenly *= Max(distinct, 1);
 	}
-	return rows / values > ROWS_PER_VALUE_MAX ? 0 : values;
+	/* a value that is not NULL is found by a unique index, however many are NULL */
+	if (!(whole && index_rel->rd_index->indisunique) && rows / evenly > ROWS_PER_VALUE_MAX)
+		return 0;
+	return values;
 }
 
 /*
