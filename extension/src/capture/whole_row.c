@@ -115,7 +115,7 @@ ot_whole_row_prepare(OtRelInfo *info, TupleDesc desc, Datum *values, const bool 
 
 /*
  * A hash of the row that is quickly computed: of a long value only its length and
- * its beginning count.
+ * its beginning count, or nothing if it may contain OIDs.
  */
 uint64
 ot_whole_row_short_hash(OtRelInfo *info, TupleDesc desc, const Datum *values, const bool *nulls)
@@ -127,12 +127,23 @@ ot_whole_row_short_hash(OtRelInfo *info, TupleDesc desc, const Datum *values, co
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 		Size		size;
 
-		/* an OID by itself is the same here and there, but a composite has versions */
-		if (att->attisdropped || (info->columns[i].contains_names && att->attlen == -1))
+		if (att->attisdropped)
 			continue;
 		if (nulls[i])
 		{
 			hash = hash_combine64(hash, (uint64) i + 1);
+			continue;
+		}
+		/* an OID by itself is the same here and there, but a composite has versions */
+		if (info->columns[i].contains_names && att->attlen == -1)
+		{
+			if (toast_raw_datum_size(values[i]) <= SHORT_BYTES)
+			{
+				struct varlena *bytes = whole_row_bytes_with_names(att, values[i]);
+
+				hash = hash_combine64(hash, hash_bytes_extended((const unsigned char *) VARDATA_ANY(bytes),
+																VARSIZE_ANY_EXHDR(bytes), 0));
+			}
 			continue;
 		}
 		size = att->attlen == -1 ? toast_raw_datum_size(values[i]) - VARHDRSZ : 0;

@@ -179,6 +179,25 @@ SELECT pg_stat_get_xact_tuples_returned('nulls_email_key'::regclass) AS before \
 SELECT unit.apply(:'write_set'::bytea);
 SELECT pg_stat_get_xact_tuples_returned('nulls_email_key'::regclass) - :before AS by_email;
 ROLLBACK;
+-- Rows that only values with OIDs tell apart have places of their own, too.
+CREATE TABLE pairs (p pair, ms mood[]);
+INSERT INTO pairs SELECT ROW(g, 'text ' || g)::pair, '{sad,happy}' FROM generate_series(1, 3000) g;
+BEGIN;
+DO $$
+DECLARE r record;
+BEGIN
+    FOR r IN SELECT ctid AS at FROM pairs WHERE (p).a % 10 = 0 ORDER BY md5(ctid::text) LOOP
+        UPDATE pairs SET p.b = 'changed' WHERE ctid = r.at;
+    END LOOP;
+END $$;
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+BEGIN;
+SELECT pg_stat_get_xact_tuples_returned('pairs'::regclass) AS before \gset
+SELECT unit.apply(:'write_set'::bytea);
+SELECT pg_stat_get_xact_tuples_returned('pairs'::regclass) - :before < 20000 AS few;
+SELECT count(*), count(*) FILTER (WHERE (p).b = 'changed') AS changed FROM pairs;
+ROLLBACK;
 -- The same if there is no room for the places of all rows.
 SET maintenance_work_mem = '1MB';
 CREATE TABLE many AS SELECT g AS v FROM generate_series(1, 40000) g;
