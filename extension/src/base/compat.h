@@ -104,6 +104,14 @@ typedef bool OtUpdateIndexes;
 #define OT_INDEXES_CHANGED(u) (u)
 #endif
 
+/* 16: which columns a statement assigns, of a table that it changes, is in a list of its own. */
+#if PG_VERSION_NUM >= 160000
+#define OT_UPDATED_COLUMNS(stmt, rte) \
+	((rte)->perminfoindex == 0 ? NULL : getRTEPermissionInfo((stmt)->permInfos, rte)->updatedCols)
+#else
+#define OT_UPDATED_COLUMNS(stmt, rte) ((rte)->updatedCols)
+#endif
+
 /* 16: RelFileNode became RelFileLocator. */
 #if PG_VERSION_NUM >= 160000
 typedef RelFileLocator OtRelFile;

@@ -30,6 +30,7 @@ extern void ot_write_set_take_back_from(int at);
 extern void ot_access_method_check_write(Relation rel);
 
 /* large_object.c */
+extern void ot_large_object_check_update(const PlannedStmt *stmt);
 extern void ot_large_object_subxact_start(void);
 extern void ot_large_object_subxact_end(int nest_level, bool committed);
 extern void ot_large_object_reset(void);

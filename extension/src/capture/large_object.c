@@ -43,6 +43,7 @@
 #include "access/amapi.h"
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/sysattr.h"
 #include "access/table.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_largeobject.h"
@@ -53,6 +54,8 @@
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
+#include "parser/parse_relation.h"
+#include "parser/parsetree.h"
 #include "storage/large_object.h"
 #include "tcop/utility.h"
 #include "utils/fmgroids.h"
@@ -188,6 +191,32 @@ large_object_is_captured(Relation rel)
 				 errmsg("cannot replicate a large object that the script of an extension changes"),
 				 errdetail("The script runs in every region, and each would have its own.")));
 	return false;
+}
+
+/*
+ * Called before a plan runs that changes tables.  The index would hear of the new
+ * page, and not of the one that is there no more.
+ */
+void
+ot_large_object_check_update(const PlannedStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->resultRelations)
+	{
+		RangeTblEntry *rte = rt_fetch(lfirst_int(lc), stmt->rtable);
+		Bitmapset  *columns;
+
+		if (likely(rte->relid != LargeObjectRelationId) || !ot_capturing())
+			continue;
+		columns = OT_UPDATED_COLUMNS(stmt, rte);
+		if (bms_is_member(Anum_pg_largeobject_loid - FirstLowInvalidHeapAttributeNumber, columns) ||
+			bms_is_member(Anum_pg_largeobject_pageno - FirstLowInvalidHeapAttributeNumber, columns))
+			ereport(ERROR,
+					(errcode(OT_ERR_NOT_REPLICATED),
+					 errmsg("cannot replicate an UPDATE of loid or pageno of pg_largeobject"),
+					 errhint("Use lo_put() and lo_truncate().")));
+	}
 }
 
 /* ---- operations ---- */

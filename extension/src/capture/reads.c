@@ -769,6 +769,7 @@ reads_executor_start(QueryDesc *query, int eflags)
 {
 	bool		wanted = reads_are_wanted() && !(eflags & EXEC_FLAG_EXPLAIN_ONLY);
 
+	ot_large_object_check_update(query->plannedstmt);
 	/* early, while it is remembered what the snapshot shows */
 	if (unlikely(wanted) && FirstSnapshotSet && !reads_have_begun() && ot_format_level >= LEVEL)
 		reads_begin();

@@ -42,6 +42,13 @@ INSERT INTO pg_largeobject VALUES (1, -1, 'x');
 UPDATE pg_largeobject SET data = decode(repeat('00', 2049), 'hex') WHERE loid = 1 AND pageno = 0;
 UPDATE pg_largeobject SET data = decode(repeat('00', 2048), 'hex') WHERE loid = 1 AND pageno = 0;
 
+-- Nor does it move a page.
+UPDATE pg_largeobject SET pageno = 7 WHERE loid = 1 AND pageno = 2;
+UPDATE pg_largeobject SET loid = 2 WHERE loid = 1;
+WITH moved AS (UPDATE pg_largeobject SET pageno = pageno + 1 WHERE loid = 1 RETURNING 1) SELECT count(*) FROM moved;
+MERGE INTO pg_largeobject l USING (SELECT 1) one ON loid = 1 AND pageno = 2 WHEN MATCHED THEN UPDATE SET pageno = 7;
+SELECT lo_state();
+
 -- Pages have keys of their own. What is written again replaces what was written just before.
 BEGIN;
 SELECT lo_put(1, 0, 'a');
