@@ -419,7 +419,9 @@ ot_apply_take_over_start_time(TimestampTz started)
 static bool
 apply_raised_below(const ErrorData *edata)
 {
-	static const char *const files[] = {"md.c", "fd.c", "bufmgr.c", "mcxt.c", "aset.c"};
+	static const char *const files[] = {
+		"md.c", "smgr.c", "fd.c", "buffile.c", "logtape.c", "bufmgr.c", "slru.c", "lock.c", "mcxt.c", "aset.c"
+	};
 	const char *file = edata->filename ? edata->filename : "";
 
 	for (int i = 0; i < lengthof(files); i++)
@@ -435,8 +437,8 @@ apply_raised_below(const ErrorData *edata)
  * another server would not remove?  A function that the entry runs can raise what
  * it likes: something of it, or of the server below it, is on top of the context then.
  */
-static bool
-apply_failure_passes(const ErrorData *edata)
+bool
+ot_apply_failure_passes(const ErrorData *edata)
 {
 	switch (ERRCODE_TO_CATEGORY(edata->sqlerrcode))
 	{
@@ -450,7 +452,7 @@ apply_failure_passes(const ErrorData *edata)
 				return false;
 	}
 	return error_context_stack == NULL || error_context_stack->callback == apply_entry_error_context ||
-		ot_ddl_says_statement(error_context_stack) || apply_raised_below(edata);
+		ot_ddl_says_statement(error_context_stack) || apply_raised_below(edata) || ot_apply_rows_in_heap();
 }
 
 /*
@@ -746,7 +748,7 @@ apply_note_failure(const ErrorData *edata)
 	else
 	{
 		strlcpy(failure, edata->message ? edata->message : "an error", sizeof(failure));
-		failure_passes = apply_failure_passes(edata);
+		failure_passes = ot_apply_failure_passes(edata);
 	}
 }
 

@@ -17,6 +17,7 @@
 extern void ot_apply_register(void);
 extern PGDLLEXPORT void ot_apply_main(Datum arg);
 extern bool ot_apply_operations(OtReader *r);
+extern bool ot_apply_failure_passes(const ErrorData *edata);
 
 /* arrival.c */
 extern void ot_arrival_register(void);

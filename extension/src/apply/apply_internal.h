@@ -84,6 +84,7 @@ extern bool ot_prepared_end(OtReader *r, OtReader *prepared);
 extern void ot_apply_rows_begin(void);
 extern void ot_apply_rows_begin_write_set(void);
 extern bool ot_apply_rows_are_many(void);
+extern bool ot_apply_rows_in_heap(void);
 extern void ot_apply_relation(OtReader *r);
 extern void ot_apply_insert(OtReader *r, int options);
 extern void ot_apply_update(OtReader *r);

@@ -87,6 +87,9 @@ static MemoryContext rows_context = NULL;
 /* Has something been written since the last CommandCounterIncrement()? */
 static bool written;
 
+/* Heap changes or deletes a row; still set after an ERROR. */
+static bool in_heap;
+
 /* Has an index been taken out of use, so that tables must be opened again? */
 static bool open_again;
 
@@ -122,7 +125,18 @@ ot_apply_rows_begin(void)
 	apply_row_make_list(&known);
 	apply_row_make_list(&numbered);
 	written = false;
+	in_heap = false;
 	open_again = false;
+}
+
+/*
+ * Does heap change a row?  It runs no function then, whatever it adds to the
+ * context of an error while it waits for others.
+ */
+bool
+ot_apply_rows_in_heap(void)
+{
+	return in_heap;
 }
 
 /* Does this transaction have so many tables that no further entry may join? */
@@ -768,7 +782,9 @@ ot_apply_update(OtReader *r)
 	{
 		ot_row_finder_find(&table->finder, table->old_row);
 		apply_row_merge_changes(table, &changes);
+		in_heap = true;
 		result = apply_row_update_row(table, &changes.row, wait, &lockmode, &update_indexes);
+		in_heap = false;
 	} while (!apply_row_attempt_is_done(table, result, lockmode == LockTupleExclusive, &wait));
 
 	ot_row_finder_written(&table->finder, table->new_row);
@@ -796,9 +812,11 @@ ot_apply_delete(OtReader *r, bool moves)
 		TM_FailureData failure;
 
 		ot_row_finder_find(&table->finder, table->old_row);
+		in_heap = true;
 		result = table_tuple_delete(table->rel, &table->old_row->tts_tid,
 									GetCurrentCommandId(true), GetActiveSnapshot(),
 									InvalidSnapshot, wait, &failure, moves);
+		in_heap = false;
 	} while (!apply_row_attempt_is_done(table, result, true, &wait));
 	apply_row_end_row(table, old);
 }

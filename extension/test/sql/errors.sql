@@ -105,6 +105,10 @@ INSERT INTO t VALUES (61, 61);
 NOTIFY news;
 COMMIT;
 
+-- A function of an entry can raise whatever it likes: only what the server below it raises passes.
+SELECT file, unit.failure_passes(file, '53200') FROM unnest(ARRAY['md.c', 'smgr.c', 'buffile.c', 'logtape.c', 'slru.c', 'lock.c', 'pl_exec.c', 'lmgr.c']) AS file;
+SELECT unit.failure_passes('lock.c', '22012');
+
 SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
 SET client_min_messages = warning;
 DROP SCHEMA errors CASCADE;

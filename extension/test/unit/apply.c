@@ -24,6 +24,12 @@
 PG_FUNCTION_INFO_V1(unit_write_set);
 PG_FUNCTION_INFO_V1(unit_apply);
 PG_FUNCTION_INFO_V1(unit_damage);
+PG_FUNCTION_INFO_V1(unit_failure_passes);
+
+static void
+unit_failure_in_function(void *arg)
+{
+}
 
 /*
  * unit_write_set() returns bytea: the operations of this transaction, as they
@@ -89,6 +95,25 @@ unit_apply(PG_FUNCTION_ARGS)
 	/* true: tests want to see what the entry leaves behind in the session */
 	AtEOXact_GUC(true, nest_level);
 	PG_RETURN_VOID();
+}
+
+/*
+ * unit_failure_passes(file text, sqlstate text) returns boolean: would an ERROR
+ * that this file of the server raises, below a function, pass in the apply worker?
+ */
+Datum
+unit_failure_passes(PG_FUNCTION_ARGS)
+{
+	char	   *state = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	ErrorData	edata = {.elevel = ERROR, .filename = text_to_cstring(PG_GETARG_TEXT_PP(0))};
+	ErrorContextCallback callback = {.callback = unit_failure_in_function, .previous = error_context_stack};
+	bool		passes;
+
+	edata.sqlerrcode = MAKE_SQLSTATE(state[0], state[1], state[2], state[3], state[4]);
+	error_context_stack = &callback;
+	passes = ot_apply_failure_passes(&edata);
+	error_context_stack = callback.previous;
+	PG_RETURN_BOOL(passes);
 }
 
 /*
