@@ -21,8 +21,10 @@
  * logical there are no groups, so that logical decoding gives the same
  * transactions in every region.  If anything goes
  * wrong in a group, it is rolled back and its entries are applied one by one.
- * So an entry that cannot be applied fails alone, after all earlier ones have
- * become visible.
+ * One that fails before its turn is applied once more in its turn: what it needs
+ * may be part of an earlier entry, whose session has not committed it yet or gives
+ * it up.  So an entry that cannot be applied fails alone, after all earlier ones
+ * have become visible.
  *
  * The worker cannot refuse an entry, since it is decided.  Rows are written
  * below the level of triggers and constraints: these ran where the transaction
@@ -500,6 +502,8 @@ ot_apply_has_failed(void)
 
 /* Up to here each entry gets its own transaction, since a group has failed. */
 static OtLogIndex singly_up_to;
+/* Up to here each entry waits for its turn first, since one has failed before it. */
+static OtLogIndex in_turn_up_to;
 
 /* The present transaction's group. */
 static struct
@@ -567,12 +571,14 @@ apply_take_next(OtEntry *entry, OtReader *r)
 }
 
 /*
- * The group has failed, for whatever reason.  Its frames are still in the
- * buffer, so its entries are now applied one by one.
+ * The group, or an entry before its turn, has failed, for whatever reason.  The
+ * frames are still in the buffer, so the entries are now applied one by one, or
+ * that one in its turn.
  */
 static void
-apply_give_group_up(const OtEntry *entry)
+apply_give_up(const OtEntry *entry)
 {
+	bool		single = group.entries == 1 && !group.looks;
 	ErrorData  *edata;
 
 	MemoryContextSwitchTo(entry_context);
@@ -580,12 +586,17 @@ apply_give_group_up(const OtEntry *entry)
 	FlushErrorState();
 	LockTimeout = 0;
 	AbortCurrentTransaction();
+	/* it may have failed before it had a transaction */
+	ot_turn_forget(false);
+	if (ran_functions)
+		ot_apply_let_locks_go();
 	/* No timeout is active any more; one that fired late was for the group. */
 	(void) get_timeout_indicator(LOCK_TIMEOUT, true);
 	QueryCancelPending = false;
-	singly_up_to = entry->at;
+	*(single ? &in_turn_up_to : &singly_up_to) = entry->at;
 	ereport(edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ? DEBUG1 : LOG,
 			(errcode(edata->sqlerrcode),
+			 single ? errmsg("an entry is applied once more in its turn: %s", edata->message) :
 			 errmsg("%d entries are applied one by one: %s", group.entries, edata->message),
 			 edata->detail ? errdetail_internal("%s", edata->detail) : 0));
 }
@@ -597,7 +608,9 @@ apply_give_group_up(const OtEntry *entry)
 static bool
 apply_commit(const OtEntry *entry)
 {
-	if (!has_turn && !apply_wait_for_turn())
+	if (!has_turn)
+		has_turn = apply_wait_for_turn();
+	if (!has_turn)
 	{
 		AbortCurrentTransaction();
 		return false;
@@ -650,7 +663,7 @@ apply_transaction(OtEntry *entry, OtReader *r)
 		/* nobody has held it up so far */
 		apply_set_applying(entry);
 	}
-	if (has_failed && !has_turn && !ot_apply_take_turn())
+	if ((has_failed || entry->at.value <= in_turn_up_to.value) && !has_turn && !ot_apply_take_turn())
 	{
 		ot_turn_forget(false);
 		return false;
@@ -722,9 +735,9 @@ apply_entry(OtReader *r)
 	PG_CATCH();
 	{
 		/* A next entry that cannot be read is no failure of this one. */
-		if (group.entries == 1 && !group.looks)
+		if (group.entries == 1 && !group.looks && has_turn)
 			PG_RE_THROW();
-		apply_give_group_up(&entry);
+		apply_give_up(&entry);
 	}
 	PG_END_TRY();
 	apply_set_applying(NULL);

@@ -13,6 +13,7 @@ mod adopt;
 mod arrival;
 mod backup;
 mod bad_input;
+mod before_turn;
 mod census;
 mod check_finds;
 mod cluster_view;
