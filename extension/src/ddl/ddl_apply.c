@@ -305,6 +305,7 @@ ddl_apply_run_text(const char *text, Oid roleid, int sec_context)
 				ddl_apply_resolve_columns((CreateStmt *) pstmt->utilityStmt);
 				SetUserIdAndSecContext(roleid, sec_context | NOT_TRUSTED);
 			}
+			ot_setting_prepare_grant(pstmt->utilityStmt);
 			settings = ot_setting_take_out(pstmt->utilityStmt);
 			ddl_apply_run_statement(pstmt, text, roleid, sec_context);
 			ot_setting_store_of_function(pstmt->utilityStmt, settings);

@@ -13,6 +13,9 @@
  *	  what was given there;
  *	- RESET ALL that keeps some of the settings is recorded as RESET of the others.
  *
+ * GRANT ON PARAMETER of a name that is known nowhere yet makes a row for it, which
+ * PostgreSQL checks likewise; so the worker makes that.
+ *
  * Other settings are checked in every region.  So a value that one of them does
  * not accept, such as a time zone that it does not know, is refused at COMMIT.
  *
@@ -28,11 +31,13 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "catalog/catalog.h"
 #include "catalog/dependency.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_db_role_setting.h"
+#include "catalog/pg_parameter_acl.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
@@ -42,6 +47,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/formatting.h"
 #include "utils/guc.h"
 #include "utils/syscache.h"
 
@@ -400,4 +406,41 @@ ot_setting_store_of_function(Node *stmt, List *settings)
 					   heap_modify_tuple(row, RelationGetDescr(catalog), values, nulls, replace));
 	CommandCounterIncrement();
 	table_close(catalog, NoLock);
+}
+
+/* ---- privileges on settings ---- */
+
+static void
+ddl_setting_make_grantable(const char *name)
+{
+	Relation	catalog = table_open(ParameterAclRelationId, RowExclusiveLock);
+	Datum		values[Natts_pg_parameter_acl] = {
+		[Anum_pg_parameter_acl_oid - 1] =
+		ObjectIdGetDatum(GetNewOidWithIndex(catalog, ParameterAclOidIndexId, Anum_pg_parameter_acl_oid)),
+		/* in small letters, as PostgreSQL */
+		[Anum_pg_parameter_acl_parname - 1] = CStringGetTextDatum(asc_tolower(name, strlen(name)))
+	};
+	bool		nulls[Natts_pg_parameter_acl] = {[Anum_pg_parameter_acl_paracl - 1] = true};
+
+	CatalogTupleInsert(catalog, heap_form_tuple(RelationGetDescr(catalog), values, nulls));
+	CommandCounterIncrement();
+	table_close(catalog, NoLock);
+}
+
+/* In the apply worker, before GRANT. */
+void
+ot_setting_prepare_grant(Node *stmt)
+{
+	GrantStmt  *grant = (GrantStmt *) stmt;
+	ListCell   *lc;
+
+	if (!IsA(stmt, GrantStmt) || grant->objtype != OBJECT_PARAMETER_ACL || !grant->is_grant)
+		return;
+	foreach(lc, grant->objects)
+	{
+		const char *name = strVal(lfirst(lc));
+
+		if (ddl_setting_unchecked_name(name) != NULL && !OidIsValid(ParameterAclLookup(name, true)))
+			ddl_setting_make_grantable(name);
+	}
 }

@@ -160,6 +160,12 @@ ALTER FUNCTION of_settings() SET plpgsql.variable_conflict = 'nonsense';
 ALTER ROLE meaning_other SET transaction_isolation = 'repeatable read';
 ALTER FUNCTION of_settings() SET Transaction_isolation = 'repeatable read';
 ALTER ROLE meaning_other SET log_parser_stats = on;
+GRANT SET ON PARAMETER plpgsql.Typing_error, plpgsql.check_asserts, work_mem TO meaning_other;
+GRANT SET ON PARAMETER plpgsql.typing_error TO meaning_owner;
+REVOKE SET ON PARAMETER plpgsql.check_asserts FROM meaning_other;
+REVOKE SET ON PARAMETER plpgsql.other_error FROM meaning_other;
+\set granted 'SELECT parname, paracl FROM pg_parameter_acl ORDER BY parname COLLATE "C"'
+:granted;
 :stored \gset here_
 SELECT unit.write_set() AS write_set \gset
 ROLLBACK;
@@ -167,6 +173,7 @@ DO 'BEGIN END';
 BEGIN;
 SET LOCAL log_statement_stats = on;
 SELECT unit.apply(:'write_set');
+:granted;
 :stored;
 :stored \gset
 SELECT :'of_role' = :'here_of_role' AS of_role, :'of_function' = :'here_of_function' AS of_function;
