@@ -2,7 +2,9 @@
 //!
 //! Each metric is in the table of docs/monitoring.md; a test compares the two.
 
+use crate::archive::now_ms;
 use crate::postgres::ServerState;
+use crate::space::Space;
 use crate::status::{MemberReport, StatusReport};
 use crate::transport::PeerState;
 use onetrip_core::consensus::Role;
@@ -97,6 +99,8 @@ pub fn text(report: &StatusReport) -> String {
     postgres(&mut page, report);
     members(&mut page, report);
     archive(&mut page, report);
+    disks(&mut page, report);
+    certificates(&mut page, report);
     let mut text = String::new();
     encode(&mut text, &page.0).expect("a String takes all text");
     text
@@ -147,7 +151,7 @@ fn postgres(page: &mut Page, report: &StatusReport) {
     }
     page.0.register(
         "postgres_restarts",
-        "How often PostgreSQL was started again after it had ended by itself, since the node started",
+        "How often PostgreSQL was started again since the node started, also where that failed",
         restarts,
     );
     page.flag("apply_worker", "Whether the apply worker runs", server.map(|_| report.apply_worker));
@@ -195,5 +199,27 @@ fn archive(page: &mut Page, report: &StatusReport) {
         "Entries that are decided and not archived yet",
         archive.map(|a| a.lag_entries as f64),
     );
+    let age_ms = archive.and_then(|a| a.age_ms);
+    page.with_unit("archive_lag", Unit::Seconds, "How old what it lacks may be", age_ms.map(|ms| seconds(ms as f64)));
     page.flag("archive_problem", "Whether the archive has a problem", archive.map(|a| a.problem.is_some()));
+    let finished_ms = archive.and_then(|a| a.last_backup.as_ref()?.finished_ms);
+    let age = finished_ms.map(|ms| seconds(now_ms().saturating_sub(ms) as f64));
+    page.with_unit("backup_age", Unit::Seconds, "How long ago the last base backup was made", age);
+}
+
+fn disks(page: &mut Page, report: &StatusReport) {
+    let mut of_disks = |name, help, value: fn(&Space) -> u64| {
+        let sample = |disk: &Space| (vec![("disk", disk.of.to_string())], value(disk) as f64);
+        page.samples(name, help, Some(Unit::Bytes), report.disks.iter().map(sample));
+    };
+    of_disks("disk_free", "What is free on the disk that is needed for this", |disk| disk.free_bytes);
+    of_disks("disk_size", "The size of that disk", |disk| disk.total_bytes);
+}
+
+fn certificates(page: &mut Page, report: &StatusReport) {
+    let all = [("node", &report.certificate), ("authority", &report.authority), ("http", &report.http_certificate)];
+    let left = all.into_iter().filter_map(|(of, certificate)| {
+        certificate.as_ref().map(|certificate| (vec![("of", of.to_string())], certificate.left_s as f64))
+    });
+    page.samples("certificate_left", "For how long it is valid", Some(Unit::Seconds), left);
 }

@@ -262,16 +262,17 @@ pub struct Certificate {
     /// The last day (UTC) on which peers accept it all day.
     pub last_day: String,
     pub days_left: i64,
+    #[serde(skip)]
+    pub left_s: i64,
 }
 
 fn certificate(good_until_s: u64) -> Certificate {
-    let left_s =
-        time::Duration::seconds(good_until_s as i64) - (OffsetDateTime::now_utc() - OffsetDateTime::UNIX_EPOCH);
+    let left = time::Duration::seconds(good_until_s as i64) - (OffsetDateTime::now_utc() - OffsetDateTime::UNIX_EPOCH);
     // The last second of a day that is complete.
     let until = OffsetDateTime::from_unix_timestamp(good_until_s as i64 + 1).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     let last = until.date().previous_day().unwrap_or(until.date());
     let last_day = format!("{:04}-{:02}-{:02}", last.year(), u8::from(last.month()), last.day());
-    Certificate { last_day, days_left: left_s.whole_days() }
+    Certificate { last_day, days_left: left.whole_days(), left_s: left.whole_seconds() }
 }
 
 #[derive(Clone, Debug, Serialize)]

@@ -12,6 +12,12 @@ fn heard(view: &Value) -> Vec<&str> {
     view["members"].as_array().into_iter().flatten().filter_map(|m| m["heard"].as_str()).collect()
 }
 
+/// Of `/metrics`: the value of the first sample that begins and goes on so.
+fn metric(text: &str, name: &str, label: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.starts_with(name) && line.contains(label))?;
+    line.rsplit_once(' ')?.1.parse().ok()
+}
+
 #[tokio::test]
 async fn one_node_tells_of_all_and_of_those_that_are_silent_what_is_known() -> Result<()> {
     let mut cluster = Cluster::start(1.0)?;
@@ -32,6 +38,12 @@ async fn one_node_tells_of_all_and_of_those_that_are_silent_what_is_known() -> R
             ensure!(view["quorum"]["may_fail"] == 1 && view["quorum"]["majority"] == 2, "{view}");
             ensure!(view["round_trips"].as_array().map(Vec::len) == Some(3), "{view}");
             ensure!(view["problems"] == serde_json::json!([]), "{view}");
+            let text = http(cluster.configs[asked].http, "GET", "/metrics", "").await?;
+            let left = |of| metric(&text, "onetrip_certificate_left_seconds{", of).map(|s| s / 86_400.0);
+            ensure!(left("of=\"node\"") > Some(3_000.0) && left("of=\"authority\"") > Some(7_000.0), "{text}");
+            let disk = |name| metric(&text, name, "disk=\"log\"");
+            let (free, size) = (disk("onetrip_disk_free_bytes{"), disk("onetrip_disk_size_bytes{"));
+            ensure!(free > Some(0.0) && size > free, "{text}");
             Ok(())
         })
         .await?;

@@ -295,6 +295,7 @@ fn note_in_archive(config: &NodeConfig, manifest: &Manifest) {
         checkpoint: manifest.checkpoint,
         position: manifest.position,
         finished: manifest.finished.clone(),
+        finished_ms: Some(manifest.finished_ms),
     };
     let written = serde_json::to_vec_pretty(&note)
         .map_err(anyhow::Error::from)

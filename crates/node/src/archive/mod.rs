@@ -109,6 +109,9 @@ pub struct LastBackup {
     pub checkpoint: LogIndex,
     pub position: LogIndex,
     pub finished: String,
+    /// The same in milliseconds since 1970; a note of an earlier release has none.
+    #[serde(default)]
+    pub finished_ms: Option<u64>,
 }
 
 /// Entries that the archive lacks for ever.

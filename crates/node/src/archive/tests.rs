@@ -164,8 +164,7 @@ fn segments_without_entries_do_not_hide_what_is_missing() {
     assert_eq!(gap(&writer), Some((21, 30)));
     append(&mut writer, 41, 42, 3000);
     assert_eq!(gap(&writer), Some((21, 40)));
-    let backup = LastBackup { checkpoint: LogIndex(42), position: LogIndex(42), finished: "now".into() };
-    std::fs::write(dir.path().join(LAST_BACKUP_FILE), serde_json::to_vec(&backup).unwrap()).unwrap();
+    note_backup(dir.path());
     append(&mut writer, 51, 52, 3000);
     assert_eq!(gap(&writer), Some((43, 50)));
 }
@@ -394,6 +393,13 @@ fn a_segment_that_begins_with_a_hole_goes_only_if_the_log_has_its_entries() {
     }
 }
 
+fn note_backup(folder: &Path) -> LastBackup {
+    let (at, finished) = (LogIndex(42), "now".to_string());
+    let backup = LastBackup { checkpoint: at, position: at, finished, finished_ms: Some(7) };
+    std::fs::write(folder.join(LAST_BACKUP_FILE), serde_json::to_vec(&backup).unwrap()).unwrap();
+    backup
+}
+
 /// A node's log with so many entries.
 fn log(dir: &Path, entries: u64) -> RaftLog {
     let mut log = RaftLog::open(dir).unwrap();
@@ -523,6 +529,29 @@ fn an_archive_that_hangs_is_reported() {
     assert!(problem.contains("has not finished a write for 31 s, and it is 50 entries behind"), "{problem}");
     // Lets the archiver go on.
     std::fs::write(&pipe, "").unwrap();
+    archive.end();
+}
+
+#[test]
+fn a_backup_is_told_of_though_the_archive_is_never_idle() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("archive");
+    std::fs::create_dir(&folder).unwrap();
+    let mut node_log = log(&dir.path().join("log"), 50);
+    let mut archive = Archive::start(&config(dir.path()), &folder, LogIndex(50)).unwrap();
+    pump_until(&mut archive, &node_log, "archived", |r| r.archived == LogIndex(50) && r.last_backup.is_none());
+    let backup = note_backup(&folder);
+    let until = Instant::now() + Duration::from_secs(10);
+    for index in 51.. {
+        node_log.append(&[entry(index)], None, false).unwrap();
+        archive.decided(LogIndex(index));
+        archive.pump(&node_log).unwrap();
+        if archive.report(LogIndex(index)).last_backup.as_ref() == Some(&backup) {
+            break;
+        }
+        assert!(Instant::now() < until, "it is not told of");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     archive.end();
 }
 

@@ -160,11 +160,13 @@ impl Archiver {
                     writer.sync()?;
                     sync_at = None;
                     mark_at = Instant::now() + IDLE_MARK_EVERY;
+                    let last_backup = last_backup(&self.folder);
                     let mut state = self.shared.lock();
                     state.archived = writer.last().or(state.archived);
                     state.time_ms = writer.time_ms();
                     state.alive = Some(Instant::now());
                     state.gap = writer.gap();
+                    state.last_backup = last_backup;
                 }
                 if ends {
                     writer.close()?;
@@ -181,11 +183,7 @@ impl Archiver {
 
     /// Nothing came for a while: notes that the archive is complete up to now.
     fn note_the_time(&self, writer: &mut Writer) -> super::Result<()> {
-        let last_backup = last_backup(&self.folder);
-        let mut state = self.shared.lock();
-        state.last_backup = last_backup;
-        let whole = state.problem.is_none();
-        drop(state);
+        let whole = self.shared.lock().problem.is_none();
         match writer.end() {
             Some(end) if whole => writer.append(end, super::now_ms(), &[]),
             _ => Ok(()),
