@@ -218,38 +218,52 @@ ddl_apply_leave_to_results(Node *stmt)
 }
 
 /*
- * Looks up the types and collations of the columns, as the superuser: what a query
- * has made a table of (CREATE TABLE AS) may be in a schema that the role may not
- * use.  Only names with a schema, so that they mean the same for both; in a
- * statement of the role's own they were checked where it ran.
+ * Looks up the column's type and collation, as whoever calls.  Only names with a
+ * schema, which mean the same for every role that may look them up.
+ */
+void
+ot_ddl_resolve_column(Node *element)
+{
+	ColumnDef  *column = (ColumnDef *) element;
+	TypeName   *type = IsA(column, ColumnDef) ? column->typeName : NULL;
+
+	if (type == NULL)
+		return;
+	if (list_length(type->names) > 1 && !type->pct_type)
+	{
+		/* no function for a modifier is run */
+		TypeName   *name = makeTypeNameFromNameList(type->names);
+
+		name->arrayBounds = type->arrayBounds;
+		type->typeOid = LookupTypeNameOid(NULL, name, true);
+		if (OidIsValid(type->typeOid))
+			type->names = NIL;
+	}
+	if (column->collClause != NULL && list_length(column->collClause->collname) > 1)
+	{
+		column->collOid = get_collation_oid(column->collClause->collname, true);
+		if (OidIsValid(column->collOid))
+			column->collClause = NULL;
+	}
+}
+
+/*
+ * What a query has made a table of (CREATE TABLE AS), or LIKE, may be of types in a
+ * schema that the role may not use.  What the role has named itself was checked where
+ * the statement ran.
  */
 static void
-ddl_apply_resolve_columns(CreateStmt *stmt)
+ddl_apply_resolve_columns(CreateStmt *stmt, int sec_context)
 {
+	Oid			roleid = GetUserId();
 	ListCell   *lc;
 
+	if (!IsA(stmt, CreateStmt) && !IsA(stmt, CreateForeignTableStmt))
+		return;
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, sec_context | NOT_TRUSTED);
 	foreach(lc, stmt->tableElts)
-	{
-		ColumnDef  *column = lfirst(lc);
-		TypeName   *type = IsA(column, ColumnDef) ? column->typeName : NULL;
-
-		if (type != NULL && list_length(type->names) > 1 && !type->pct_type)
-		{
-			/* no function for a modifier is run */
-			TypeName   *name = makeTypeNameFromNameList(type->names);
-
-			name->arrayBounds = type->arrayBounds;
-			type->typeOid = LookupTypeNameOid(NULL, name, true);
-			if (OidIsValid(type->typeOid))
-				type->names = NIL;
-		}
-		if (type != NULL && column->collClause != NULL && list_length(column->collClause->collname) > 1)
-		{
-			column->collOid = get_collation_oid(column->collClause->collname, true);
-			if (OidIsValid(column->collOid))
-				column->collClause = NULL;
-		}
-	}
+		ot_ddl_resolve_column(lfirst(lc));
+	SetUserIdAndSecContext(roleid, sec_context | NOT_TRUSTED);
 }
 
 static void
@@ -299,12 +313,7 @@ ddl_apply_run_text(const char *text, Oid roleid, int sec_context)
 			pstmt->utilityStmt = ot_index_without_concurrently(pstmt->utilityStmt);
 			ot_ddl_make_way_for(pstmt->utilityStmt);
 			ddl_apply_leave_to_results(pstmt->utilityStmt);
-			if (IsA(pstmt->utilityStmt, CreateStmt))
-			{
-				SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, sec_context | NOT_TRUSTED);
-				ddl_apply_resolve_columns((CreateStmt *) pstmt->utilityStmt);
-				SetUserIdAndSecContext(roleid, sec_context | NOT_TRUSTED);
-			}
+			ddl_apply_resolve_columns((CreateStmt *) pstmt->utilityStmt, sec_context);
 			ot_setting_prepare_grant(pstmt->utilityStmt);
 			settings = ot_setting_take_out(pstmt->utilityStmt);
 			ddl_apply_run_statement(pstmt, text, roleid, sec_context);

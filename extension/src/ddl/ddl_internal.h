@@ -137,6 +137,9 @@ extern void ot_reindex_finish(Oid table, Oid original, Oid copy);
 extern List *ot_reindex_tables_of(RangeVar *name);
 extern void ot_reindex_drop_copies(RangeVar *name);
 
+/* ddl_apply.c; more of it is in ddl.h */
+extern void ot_ddl_resolve_column(Node *element);
+
 /* ddl_order.c */
 extern void ot_ddl_order_dependents(RangeVar *name);
 

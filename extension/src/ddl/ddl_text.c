@@ -480,10 +480,12 @@ ddl_text_column_type_text(Form_pg_attribute column)
 	return text;
 }
 
-static void
+/* Returns how many there are. */
+static int
 ddl_text_append_columns(StringInfo text, TupleDesc desc, bool not_null)
 {
 	const char *separator = "";
+	int			count = 0;
 
 	for (int i = 0; i < desc->natts; i++)
 	{
@@ -494,6 +496,7 @@ ddl_text_append_columns(StringInfo text, TupleDesc desc, bool not_null)
 		appendStringInfo(text, "%s%s %s", separator,
 						 quote_identifier(NameStr(column->attname)), ddl_text_column_type_text(column));
 		separator = ", ";
+		count++;
 		if (OidIsValid(column->attcollation) &&
 			column->attcollation != get_typcollation(column->atttypid))
 		{
@@ -511,6 +514,7 @@ ddl_text_append_columns(StringInfo text, TupleDesc desc, bool not_null)
 		if (not_null && column->attnotnull)
 			appendStringInfoString(text, " NOT NULL");
 	}
+	return count;
 }
 
 static void
@@ -596,6 +600,30 @@ ddl_text_find_like(const char *text, int name, int *begin, int *end)
 }
 
 /*
+ * Looks up types and collations of columns that were written in the place of LIKE,
+ * as the superuser: the role need not be allowed to.  columns is how many, for each
+ * element of the statement; -1: it stands as it was.
+ */
+static void
+ddl_text_resolve_written(List *elements, const int *columns, int count)
+{
+	int			at = 0;
+	Oid			user;
+	int			sec_context;
+
+	GetUserIdAndSecContext(&user, &sec_context);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	for (int i = 0; i < count; i++)
+	{
+		if (columns[i] < 0)
+			at++;
+		for (int written = 0; written < columns[i]; written++)
+			ot_ddl_resolve_column(list_nth(elements, at++));
+	}
+	SetUserIdAndSecContext(user, sec_context);
+}
+
+/*
  * Writes out the columns of LIKE with the name of a temporary relation, which
  * other regions do not have.  What INCLUDING adds cannot be written so.  Returns
  * the statement to run: what is recorded.
@@ -605,7 +633,7 @@ ot_ddl_write_like(Node *stmt, char **text, int offset)
 {
 	List	   *elements = IsA(stmt, CreateStmt) || IsA(stmt, CreateForeignTableStmt) ?
 		((CreateStmt *) stmt)->tableElts : NIL;
-
+	int		   *written = palloc(sizeof(int) * (list_length(elements) + 1));
 	bool		changed = false;
 
 	/* the last one first, so that locations stay right */
@@ -617,6 +645,7 @@ ot_ddl_write_like(Node *stmt, char **text, int offset)
 		int			begin;
 		int			end;
 
+		written[i] = -1;
 		if (!IsA(like, TableLikeClause) || like->options != 0)
 			continue;
 		rel = relation_openrv_extended(like->relation, AccessShareLock, true);
@@ -627,7 +656,7 @@ ot_ddl_write_like(Node *stmt, char **text, int offset)
 			if (!ddl_text_find_like(*text, like->relation->location - offset, &begin, &end))
 				ot_ddl_refuse("LIKE at an unknown place in the statement", "Run the statement on its own.");
 			initStringInfo(&columns);
-			ddl_text_append_columns(&columns, RelationGetDescr(rel), true);
+			written[i] = ddl_text_append_columns(&columns, RelationGetDescr(rel), true);
 			if (columns.len == 0 && list_length(elements) > 1)
 				ot_ddl_refuse("LIKE of a temporary relation without columns", "Leave it out.");
 			changed = true;
@@ -635,5 +664,9 @@ ot_ddl_write_like(Node *stmt, char **text, int offset)
 		}
 		relation_close(rel, NoLock);
 	}
-	return changed ? linitial_node(RawStmt, raw_parser(*text, RAW_PARSE_DEFAULT))->stmt : stmt;
+	if (!changed)
+		return stmt;
+	stmt = linitial_node(RawStmt, raw_parser(*text, RAW_PARSE_DEFAULT))->stmt;
+	ddl_text_resolve_written(((CreateStmt *) stmt)->tableElts, written, list_length(elements));
+	return stmt;
 }

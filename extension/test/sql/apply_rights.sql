@@ -295,11 +295,21 @@ CREATE TABLE of_query AS SELECT * FROM public.of_hidden;
 SELECT unit.write_set() AS write_set \gset
 ROLLBACK;
 CREATE TABLE of_query (m hidden.mood);
+CREATE TEMP TABLE temporary AS SELECT * FROM public.of_hidden;
+CREATE TEMP TABLE other (a int, b int);
+ALTER TABLE other DROP a;
+BEGIN;
+CREATE TABLE like_temporary (id int, LIKE temporary, CHECK (id > 0), LIKE other, last text);
+SELECT unit.write_set() AS like_temporary \gset
+ROLLBACK;
+CREATE TABLE like_temporary (LIKE temporary, own hidden.mood);
 \c - :super
 SET search_path = mallory;
 BEGIN;
 SELECT unit.apply(:'write_set'::bytea);
 SELECT attname, format_type(atttypid, atttypmod) AS type, attndims, attcollation::regcollation FROM pg_attribute WHERE attrelid = 'of_query'::regclass AND attnum > 0 ORDER BY attnum;
+SELECT unit.apply(:'like_temporary'::bytea);
+\d like_temporary
 SELECT relowner::regrole, (SELECT o FROM of_query o) AS o FROM pg_class WHERE oid = 'of_query'::regclass;
 ROLLBACK;
 

@@ -10,8 +10,8 @@ async fn ddl_given_in_any_region_is_there_in_all() {
     let shared = "create schema shop; create table shop.thing (id int primary key, title text not null, stock int not null default 7);
                   insert into shop.thing select g, 'item ' || g from generate_series(1, 100) g; update shop.thing set stock = 8 where id = 1";
     lab.session(1).await.must(shared).await;
-    subjects!(lab, 5;
-        tables, other_objects, roles, tables_from_queries, with_rows_in_one_transaction, refused
+    subjects!(lab, 6;
+        tables, other_objects, roles, tables_from_queries, indexes_made_anew, with_rows_in_one_transaction, refused
     );
 }
 
@@ -247,6 +247,15 @@ async fn tables_from_queries(lab: &Lab) {
     lab.everywhere().await;
     c.must("select id into shop.into_copy from shop.copy where id <= 10; create table shop.empty as select 1 as x where false").await;
     lab.shows("select (select count(*) from shop.into_copy) || ' ' || (select count(*) from shop.empty)", "10 0").await;
+    // Types and collations in a schema that the role may not use.
+    b.must(
+        "create schema hidden; create type hidden.mood as enum ('ok'); create collation hidden.plain from \"C\";
+         create view shop.moods as select 'ok'::hidden.mood as m, array['ok'::hidden.mood] as ms, 'x' collate hidden.plain as t;
+         create role asker; grant usage, create on schema shop to asker; grant select on shop.moods to asker",
+    )
+    .await;
+    b.must("set role asker; create table shop.asked as select * from shop.moods; reset role").await;
+    lab.shows("select asked::text from shop.asked", "(ok,{ok},x)").await;
     // In all regions now() is the time of the original transaction.
     b.must("create table shop.times (id int primary key); insert into shop.times values (1)").await;
     b.must("alter table shop.times add column at timestamptz not null default now()").await;
@@ -260,6 +269,34 @@ async fn tables_from_queries(lab: &Lab) {
     lab.shows("select to_char(d, 'DD Mon') from shop.dated", "01 Feb").await;
     c.must("refresh materialized view shop.dated").await;
     lab.shows("select to_char(d, 'DD Mon') from shop.dated", "01 Feb").await;
+}
+
+/// Which of two indexes has which copy depends on their OIDs, and so on the order in which they are made anew.
+async fn indexes_made_anew(lab: &Lab) {
+    let [_, b, c] = lab.sessions().await;
+    b.must(
+        "create table shop.alike (id int); create unique index alike_b on shop.alike (id);
+         create index alike_a on shop.alike using hash (id)",
+    )
+    .await;
+    lab.everywhere().await;
+    // PostgreSQL finds them in the order in which these rows are stored.
+    c.must(
+        "with gone as (delete from pg_depend where objid = 'shop.alike_b'::regclass returning *)
+         insert into pg_depend select * from gone",
+    )
+    .await;
+    b.must(
+        "alter table shop.alike alter id type bigint; create table shop.alike_copy (like shop.alike including indexes)",
+    )
+    .await;
+    lab.shows(
+        "select string_agg(concat_ws(' ', c.relname, m.amname), ', ' order by c.relname)
+         from pg_index join pg_class c on c.oid = indexrelid join pg_am m on m.oid = c.relam
+         where indrelid = 'shop.alike_copy'::regclass",
+        "alike_copy_id_idx hash, alike_copy_id_idx1 btree",
+    )
+    .await;
 }
 
 async fn with_rows_in_one_transaction(lab: &Lab) {
