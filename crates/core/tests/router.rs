@@ -146,6 +146,28 @@ fn who_asked_what_a_checkpoint_tells_is_told() {
     assert!(router.resend(1_000, true).iter().all(|raw| *raw != Entry::encode_cancel(&txn)));
 }
 
+/// Goal: what a session has left open is settled, however many ids before it never came to the log; ids that nobody may
+/// have given out are not.  Method: a backend and the apply worker ask for the same id, far above those in the log.
+#[test]
+fn the_worker_settles_what_its_server_has_given_out() {
+    let mut here = Here::new();
+    let wire = Arc::<Wire>::default();
+    here.opens_as(ConnId(3), Role::Backend, ZERO, wire.clone());
+    said(&wire);
+    here.decides(Entry::encode(&large(1, 1).0, &[], b""));
+    let txn = large(1, 1 + 8_192).0;
+    assert_eq!(here.handle(AgentEvent::Settle { conn: ConnId(3), txn }), None);
+    let not_so_far = ToPostgres::OutcomeIs { txn, state: OutcomeState::NotSoFar, at: ZERO };
+    assert_eq!(said(&wire), [Some(not_so_far)]);
+    assert_eq!(fed(&here.apply), [LogIndex(1)]);
+    let cancel = here.handle(AgentEvent::Settle { conn: APPLY, txn });
+    assert_eq!(cancel, Some(Entry::encode_cancel(&txn)));
+    assert_eq!(said(&here.apply), []);
+    here.decides(cancel.unwrap());
+    let aborted = ToPostgres::OutcomeIs { txn, state: OutcomeState::Aborted, at: LogIndex(2) };
+    assert_eq!(said(&here.apply), [Some(aborted)]);
+}
+
 /// Goal: what is certain to lose does not cross regions first.  Method: a backend proposes a row that another node has
 /// committed since, and then one that nobody has.
 #[test]

@@ -218,7 +218,8 @@ impl<O: Outbox> Router<O> {
             AgentEvent::Propose { conn, txn, raw, permit } => return Ok(self.propose(conn, txn, raw, permit, context)),
             AgentEvent::Outcome { conn, txn } => self.answer(conn, txn, context.certifier),
             AgentEvent::Settle { conn, txn } => match context.certifier.outcome(&txn) {
-                Outcome::Unknown if context.certifier.may_be_given_out(&txn) => {
+                // The worker asks only for what its server has given out.
+                Outcome::Unknown if self.is_worker(conn) || context.certifier.may_be_given_out(&txn) => {
                     match self.settling.ask(conn, txn, context.tick) {
                         Ok(raw) => return Ok(raw),
                         Err(()) => self.answer(conn, txn, context.certifier),
@@ -227,12 +228,12 @@ impl<O: Outbox> Router<O> {
                 _ => self.answer(conn, txn, context.certifier),
             },
             AgentEvent::Position { conn, applied, durable } => {
-                if self.feed.as_ref().is_some_and(|f| f.conn == conn) {
+                if self.is_worker(conn) {
                     self.position(applied, durable, context)?;
                 }
             }
             AgentEvent::Stuck { conn, at, message } => {
-                if self.feed.as_ref().is_some_and(|f| f.conn == conn) {
+                if self.is_worker(conn) {
                     self.stuck = Some((at, message));
                 }
             }
@@ -703,7 +704,7 @@ impl<O: Outbox> Router<O> {
         if let Some((.., outbox)) = self.early_worker.take_if(|(early, ..)| *early == conn) {
             outbox.close();
         }
-        if self.feed.as_ref().is_some_and(|f| f.conn == conn) {
+        if self.is_worker(conn) {
             self.feed = None;
             self.events.push(Event::WorkerDisconnected);
         }
@@ -834,6 +835,11 @@ impl<O: Outbox> Router<O> {
         for conn in waiting.into_iter().chain(workers.collect::<Vec<_>>()) {
             self.closed(conn);
         }
+    }
+
+    /// This is the apply worker's connection.
+    fn is_worker(&self, conn: ConnId) -> bool {
+        self.feed.as_ref().is_some_and(|feed| feed.conn == conn)
     }
 
     /// An apply worker is connected and gets what it lacks.
