@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{
     take_frame, EntryFlags, Hello, OutcomeState, Role, ToPostgres, VerdictOutcome, WayTimes, TAKES_TIMES, VERSION,
 };
-use onetrip_core::certifier::{Certifier, CommittedIndexes, Limits};
+use onetrip_core::certifier::{Certifier, CommittedIndexes, Limits, Outcome};
 use onetrip_core::consensus::Committed;
 use onetrip_core::decide::decide;
 use onetrip_core::parts::{Arriving, PartSizes, Progress};
@@ -977,6 +977,60 @@ fn a_server_that_does_not_get_on_waits_for_nobody() {
         }
         here.tick += 1;
         assert_eq!(here.parts().len(), usize::from(!gets_on));
+    }
+}
+
+/// Goal: a large transaction that has lost holds up nobody until its last part has travelled.
+///
+/// Method: between two of its parts another node commits a key of it, or another key; the server here does not get on,
+/// or it does.  There are few of its keys or many.
+#[test]
+fn what_loses_while_it_travels_is_told_if_the_server_here_waits() {
+    let key = |hash| Key { hash, mode: LockMode::Update, base: Base(0) };
+    for many in [false, true] {
+        for (taken, gets_on, is_told) in [(7, false, true), (8, false, false), (7, true, false)] {
+            let (mut here, wire) = (Here::new(), Arc::<Wire>::default());
+            here.opens_as(ConnId(3), Role::Backend, ZERO, wire.clone());
+            said(&wire);
+            let txn = large(1, 1).0;
+            let keys: Vec<Key> = (1_000..if many { 2_000 } else { 1_001 }).chain([7]).map(key).collect();
+            let raw = Entry::encode(&txn, &keys, &[1; 2 * PART]);
+            let propose = AgentEvent::Propose { conn: ConnId(3), txn, raw: raw.clone(), permit: None };
+            assert_eq!(here.handle(propose), None);
+            let parts = here.parts();
+            here.decides(parts[0].clone());
+            here.decides(Entry::encode(&large(2, 1).0, &[key(taken)], b""));
+            assert_eq!((here.parts(), said(&wire)), (vec![], vec![]), "it may get on");
+            if gets_on {
+                here.shows(2);
+            }
+            here.tick += 10;
+            let ends = match many {
+                false => Entry::encode(&txn, &keys, b""),
+                true => Entry::encode_cancel(&txn),
+            };
+            assert_eq!(here.parts(), if is_told { vec![ends.clone()] } else { vec![] });
+            if !is_told {
+                assert_eq!(said(&wire), []);
+                continue;
+            }
+            let told = said(&wire);
+            let [Some(ToPostgres::Verdict(verdict))] = &told[..] else { panic!("{told:?}") };
+            let place = (verdict.at, verdict.other, verdict.key, verdict.region.0.as_str());
+            assert_eq!((verdict.txn, verdict.outcome), (txn, VerdictOutcome::Conflict));
+            assert_eq!(place, (ZERO, LogIndex(2), keys.len() as u32 - 1, "r2"));
+            assert!(!here.router.is_pending(&txn));
+            // The rest of it is on its way; or the end is lost, and asked for again.
+            here.decides(parts[1].clone());
+            assert_eq!(here.parts(), [] as [Bytes; 0]);
+            here.tick += 100;
+            assert_eq!(here.parts(), [Entry::encode_cancel(&txn)]);
+            here.decides(ends);
+            assert!(matches!(here.certifier.outcome(&txn), Outcome::Decided { verdict, .. } if !verdict.commits()));
+            here.tick += 100;
+            assert_eq!((here.parts(), here.router.has_large()), (vec![], false));
+            assert_eq!(said(&wire), []);
+        }
     }
 }
 

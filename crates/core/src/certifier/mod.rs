@@ -265,6 +265,16 @@ impl Certifier {
         Some(verdict).filter(|verdict| matches!(verdict, Verdict::Conflict { .. } | Verdict::Window { .. }))
     }
 
+    /// The same, because of the committed entry at `other`, if that is in the window.  For an entry with many keys it
+    /// is much less work, if `other` has few.
+    pub fn has_lost_to(&self, other: LogIndex, entry: &Entry) -> Option<Verdict> {
+        let taken = self.taken_at(other).filter(|_| entry.kind.is_of_backend())?;
+        let taken = KeySet::of_taken(taken.into_iter().map(|(hash, mode)| (hash, mode as u8)));
+        let lost_on = |key: &Key| key.base.0 < other.0 && taken.takes_against(key.hash, key.mode);
+        let (key, _) = (0..).zip(entry.keys()).find(|(_, key)| lost_on(key))?;
+        Some(Verdict::Conflict { other, key, origin: self.origin_of(other) })
+    }
+
     /// The last committed entry that took this key in a mode that conflicts with `mode`, as far as it is in the window;
     /// a base below the window is too low for any key.
     pub fn last_taken(&self, hash: u64, mode: LockMode) -> LogIndex {

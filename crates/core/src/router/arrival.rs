@@ -28,7 +28,7 @@ const SAY_AGAIN_TICKS: u64 = 50;
 
 /// Who was waited for in vain is not waited for again for this long.
 const LATE_TICKS: u64 = 3_000;
-/// Nobody is waited for when this node's server has not gone on for so long, although there is something to apply.
+/// This node's server stands still if it has not gone on for so long, although there is something to apply.
 const BEHIND_TICKS: u64 = 10;
 
 pub(super) struct ArrivalWorker {
@@ -109,17 +109,19 @@ impl<O: Outbox> Router<O> {
         Some(arriving.encode_written(self.me))
     }
 
-    /// Those of these nodes whose servers are to be waited for.
-    pub(super) fn servers_to_wait_for<L>(&mut self, servers: &[NodeId], context: &Context<'_, L>) -> Vec<NodeId> {
-        // Its session may be in the way of what the server here is to apply, and cannot give way.
+    /// The server here has not gone on for a while, although there is something to apply: a session may be in the way
+    /// that has proposed, and so cannot give way.
+    pub(super) fn stands_still<L>(&mut self, context: &Context<'_, L>) -> bool {
         let is_behind = self.applied.is_some_and(|applied| applied < context.certifier.last_committed());
         if self.shown_since.0 != self.applied || !is_behind {
             self.shown_since = (self.applied, context.tick);
         }
-        if is_behind && self.shown_since.1 + BEHIND_TICKS <= context.tick {
-            return Vec::new();
-        }
-        self.late.retain(|_, since| *since + LATE_TICKS > context.tick);
+        is_behind && self.shown_since.1 + BEHIND_TICKS <= context.tick
+    }
+
+    /// Those of these nodes whose servers are to be waited for.
+    pub(super) fn servers_to_wait_for(&mut self, servers: &[NodeId], tick: u64) -> Vec<NodeId> {
+        self.late.retain(|_, since| *since + LATE_TICKS > tick);
         servers.iter().copied().filter(|node| !self.late.contains_key(node)).collect()
     }
 

@@ -81,6 +81,8 @@ struct Pending {
     resend_ticks: u64,
     /// Set if it travels in parts.
     parts: Option<Progress>,
+    /// It has not lost to this entry, or that is not known to be in the way.
+    judged: LogIndex,
     _permit: Permit,
 }
 
@@ -508,7 +510,8 @@ impl<O: Outbox> Router<O> {
         let resend_ticks = RESEND_TICKS + at_once.as_ref().map_or(0, ticks_on_the_way);
         let resend_at = context.tick + resend_ticks;
         let taken = context.now;
-        let pending = Pending { conn, raw, taken, resend_at, resend_ticks, parts, _permit: permit };
+        let judged = LogIndex::ZERO;
+        let pending = Pending { conn, raw, taken, resend_at, resend_ticks, parts, judged, _permit: permit };
         if let Some(earlier) = self.pending.insert(txn, pending) {
             if let Some(c) = self.conns.get_mut(&earlier.conn) {
                 c.waiting = None;
@@ -531,8 +534,11 @@ impl<O: Outbox> Router<O> {
     /// What to propose now of the transactions that travel in parts.  `servers`: the other nodes that have a server,
     /// and are not away.
     pub fn parts_to_propose<L>(&mut self, servers: &[NodeId], context: &Context<'_, L>) -> Vec<Bytes> {
-        let (arriving, mut proposals) = (context.certifier.arriving(), Vec::new());
-        let servers = self.servers_to_wait_for(servers, context);
+        let arriving = context.certifier.arriving();
+        let (mut proposals, servers) = match self.stands_still(context) {
+            true => (self.end_what_has_lost(context), Vec::new()),
+            false => (Vec::new(), self.servers_to_wait_for(servers, context.tick)),
+        };
         self.large.retain(|txn, cancel_at| {
             let is_to_arrive = context.certifier.is_to_arrive(txn);
             let pending = self.pending.get_mut(txn);
@@ -561,6 +567,36 @@ impl<O: Outbox> Router<O> {
             true
         });
         proposals
+    }
+
+    /// Ends the large transactions that have lost to what the server here is to apply next, which may be waiting for
+    /// their locks.  Their sessions are told; what this returns is to be proposed in the place of the rest.
+    fn end_what_has_lost<L>(&mut self, context: &Context<'_, L>) -> Vec<Bytes> {
+        let after = self.applied.and_then(|applied| context.committed_indexes.after(applied));
+        let Some((next, _)) = after.and_then(|mut after| after.next()) else { return Vec::new() };
+        let mut lost = Vec::new();
+        for txn in self.large.keys() {
+            let Some(pending) = self.pending.get_mut(txn).filter(|pending| pending.judged != next) else { continue };
+            pending.judged = next;
+            let entry = Entry::decode(pending.raw.clone()).ok();
+            lost.extend(entry.and_then(|entry| Some((context.certifier.has_lost_to(next, &entry)?, entry))));
+        }
+        let zero = LogIndex::ZERO;
+        let end = |(verdict, mut entry): (Verdict, Entry)| {
+            if let Some(pending) = self.pending.remove(&entry.txn) {
+                if let Some(c) = self.conns.get_mut(&pending.conn) {
+                    c.waiting = None;
+                }
+                self.tell(pending.conn, (entry.txn, zero), verdict, zero, (String::new(), None), context.members);
+            }
+            // Its keys are enough for it to lose, which counts (`certifier::reserved`).
+            entry.write_set = Bytes::new();
+            match entry.key_count() <= JUDGED_KEYS_MAX {
+                true => entry.encoded(),
+                false => Entry::encode_cancel(&entry.txn),
+            }
+        };
+        lost.into_iter().map(end).collect()
     }
 
     /// A session here waits for it.
