@@ -106,7 +106,7 @@ pub fn run(args: &JoinArgs) -> Result<ExitCode> {
 /// none of it.
 fn left_by_another(data: &Path) -> Result<Option<String>> {
     let is_left = |name: &str| {
-        ["log", "starts", "promised", "skipped", "postgres", ADOPTING, RELEASED].contains(&name)
+        ["log", "log.claimed", "starts", "promised", "skipped", "postgres", ADOPTING, RELEASED].contains(&name)
             || name.starts_with("postgres.") && !name.starts_with("postgres.facts-")
     };
     let entries = match std::fs::read_dir(data) {
@@ -276,7 +276,7 @@ mod tests {
             std::fs::create_dir_all(data.join(left)).unwrap();
         }
         assert_eq!(left_by_another(&data).unwrap(), None);
-        for left in ["starts", "postgres.kept", "postgres", "node.toml.released", "log", "adopting"] {
+        for left in ["starts", "postgres.kept", "postgres", "node.toml.released", "log.claimed", "log", "adopting"] {
             std::fs::create_dir(data.join(left)).unwrap();
             assert_eq!(left_by_another(&data).unwrap().as_deref(), Some(left));
         }

@@ -337,6 +337,39 @@ async fn a_crash_in_the_middle_of_starting_over_is_repaired_and_a_lost_log_is_no
     cluster.stop().await
 }
 
+/// Before its first checkpoint a node has nothing else that says how long its log was.  It does not take a folder
+/// without a log, such as that of a disk that is not mounted, for a new node's, and it writes nothing there.
+#[tokio::test]
+async fn a_node_that_finds_its_logs_folder_empty_does_not_start() -> Result<()> {
+    let mut cluster = Cluster::start(0.0)?;
+    cluster.preferred_leads().await?;
+    cluster.backend(2).await?.commit(1, &[], b"it has voted for this").await?;
+    cluster.stop_node(2).await?;
+    let dir = cluster.configs[2].data_dir.clone();
+    let (log, lost) = (dir.join("log"), dir.join("lost"));
+    std::fs::rename(&log, &lost)?;
+    std::fs::create_dir(&log)?;
+    std::fs::remove_file(cluster.configs[2].checkpoint_file())?;
+    let notes = ["log.claimed", "starts", "promised"];
+    for name in notes.iter().filter(|name| dir.join(name).exists()) {
+        std::fs::rename(dir.join(name), lost.join(name))?;
+    }
+    ensure!(lost.join("log.claimed").exists());
+    // A witness has only the first; an earlier release has left one of the others.
+    for name in notes {
+        std::fs::write(dir.join(name), "")?;
+        let refused = cluster.start_node(2).err().context("it started without its log")?.to_string();
+        ensure!(refused.contains("may not be mounted") && refused.contains("does not start"), "{refused}");
+        ensure!(std::fs::read_dir(&log)?.next().is_none());
+        std::fs::remove_file(dir.join(name))?;
+    }
+    std::fs::remove_dir(&log)?;
+    std::fs::rename(&lost, &log)?;
+    cluster.start_node(2)?;
+    cluster.backend(2).await?.commit(2, &[], b"it has its log again").await?;
+    cluster.stop().await
+}
+
 /// The members in the checkpoint count, not those in `node.toml`.  A node that has no checkpoint, and whose `node.toml`
 /// names no members, says how nodes are made.
 #[tokio::test]

@@ -157,8 +157,8 @@ impl CoreThread {
             parts: PartSizes::default(),
             first_question: secret::draw_number()?,
         };
-        let starts_file = StartsFile::new(config.data_dir.join("starts"));
-        let promised_file = StartsFile::new(config.data_dir.join("promised"));
+        let starts_file = StartsFile::new(config.data_dir.join(storage::STARTS_FILE));
+        let promised_file = StartsFile::new(config.data_dir.join(storage::PROMISED_FILE));
         let has_promised = promised_file.load()?.contains(&1);
         if has_promised {
             tracing::info!("read leases may rest on what this node promised: it waits until they have run out");

@@ -1,7 +1,7 @@
 //! Opens the checkpoint and the log as earlier lives of the node left them.
 
 use crate::config::NodeConfig;
-use crate::disk::{sync_dir, write_whole, CheckpointFile, RaftLog};
+use crate::disk::{segment_numbers, sync_dir, write_whole, CheckpointFile, RaftLog};
 use crate::error::{Error, Result};
 use onetrip_core::replica::Replica;
 use onetrip_core::{Checkpoint, NodeId};
@@ -10,6 +10,11 @@ use std::path::Path;
 /// In the log's folder: the node whose entries and votes these are, so that no other node takes them for its own.
 /// Earlier releases neither write it nor look at it.
 const OWNER_FILE: &str = "owner";
+/// In the node's folder: the node has a log, so one that is not there is lost, and not one to be made.  Earlier
+/// releases write only the files that follow.
+const CLAIMED_FILE: &str = "log.claimed";
+pub(super) const STARTS_FILE: &str = "starts";
+pub(super) const PROMISED_FILE: &str = "promised";
 
 /// Both are verified, and fit together.
 pub(super) fn open(config: &NodeConfig) -> Result<(CheckpointFile, Checkpoint, RaftLog)> {
@@ -27,10 +32,19 @@ pub(super) fn open(config: &NodeConfig) -> Result<(CheckpointFile, Checkpoint, R
         None => Checkpoint::bootstrap(config.bootstrap_members(), config.limits()),
     };
     let folder = config.data_dir.join("log");
+    // The folder of a disk that is not mounted looks like that of a new node.
+    let of_before = [CLAIMED_FILE, STARTS_FILE, PROMISED_FILE].map(|name| config.data_dir.join(name));
+    if of_before.iter().any(|file| file.exists()) && (!folder.exists() || segment_numbers(&folder)?.is_empty()) {
+        let why = "this node has had a log, and there is none: its disk may not be mounted".into();
+        return Err(Error::Corrupted { file: folder, why });
+    }
     let is_new = !is_owned(&folder, &config.cluster, config.node)?;
     let mut log = RaftLog::open_limited(&folder, config.log_bytes_max)?;
     if is_new {
         write_whole(&folder.join(OWNER_FILE), owner(&config.cluster, config.node).as_bytes())?;
+    }
+    if !of_before[0].exists() {
+        write_whole(&of_before[0], owner(&config.cluster, config.node).as_bytes())?;
     }
     log.keep_checkpoints_in(file.clone());
     match Replica::<RaftLog, crate::agent::AgentQueue>::put_in_order(&found, &mut log)? {

@@ -247,6 +247,10 @@ impl RaftLog {
         let numbers = segment_numbers(&self.dir)?;
         let closed = read_closed(&self.dir)?;
         let life = Life::read(&self.dir)?;
+        if numbers.is_empty() && life.is_some_and(|life| life.first > 0) {
+            let why = "it was in use, and no segment is left".into();
+            return Err(Error::Corrupted { file: self.dir.clone(), why });
+        }
         let mut is_cut = false;
         for (n, number) in numbers.iter().enumerate() {
             if n > 0 && *number != numbers[n - 1] + 1 {

@@ -430,6 +430,11 @@ fn a_missing_segment_is_refused() {
         std::fs::rename(&away, &path).unwrap();
     }
     assert!(open(dir.path()).is_ok());
+    // Now it was not closed.
+    for number in super::segment_numbers(dir.path()).unwrap() {
+        std::fs::remove_file(path_of(dir.path(), number)).unwrap();
+    }
+    assert!(matches!(open(dir.path()), Err(Error::Corrupted { .. })), "all segments");
 }
 
 /// Opening a log only to read it changes nothing, not even what a crash left; and a write under way after the entry
