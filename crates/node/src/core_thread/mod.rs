@@ -33,7 +33,7 @@ use crate::disk::{RaftLog, StartsFile};
 use crate::error::{Error, Result};
 use crate::inbox::{Event, Events, Inbox, PeerEvent};
 use crate::memory::Memory;
-use crate::postgres::RebuildFrom;
+use crate::postgres::{has_server, RebuildFrom};
 use crate::secret;
 use crate::status::{CoreStatus, InLineReport, LockSessionReport, Position, ELECTION_MAX};
 use crate::traces;
@@ -164,7 +164,7 @@ impl CoreThread {
             tracing::info!("read leases may rest on what this node promised: it waits until they have run out");
         }
         let replica = Replica::new(settings, raft_config, state, log, &starts_file.load()?, has_promised)?;
-        let postgres_is_there = config.data_dir.join("postgres").join("PG_VERSION").is_file();
+        let postgres_is_there = has_server(&config.data_dir);
         let traces = traces::start(&config)?;
         let host = NodeHost {
             healing: Healing::new(&config.data_dir),

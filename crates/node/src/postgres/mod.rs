@@ -44,7 +44,7 @@ pub use onetrip_core::replica::RebuildFrom;
 pub use os_user::{become_user, prepare_folder, ROOT_BECOMES};
 pub use password::scram_verifier;
 pub use process::{end_bootstrap_below, processes_of};
-pub(crate) use rebuild::in_the_way;
+pub(crate) use rebuild::{has_server, in_the_way};
 pub use rebuild::{sync_folder, CopyState, Rebuild, HEALED_FILE};
 pub use server::{is_our_library, quoted, Server};
 pub use single_user::SingleUser;

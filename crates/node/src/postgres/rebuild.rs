@@ -50,6 +50,9 @@ const LOOK_AT_SETTINGS_EVERY: Duration = Duration::from_secs(10);
 /// an entry.
 pub const HEALED_FILE: &str = "healed";
 
+/// In the node's folder: `postgres` was a link or on another disk when the server was last started.
+const ELSEWHERE_FILE: &str = "postgres.elsewhere";
+
 /// The orders to make the data folder anew, and the members from which it can be copied.
 #[derive(Clone)]
 pub struct Rebuild {
@@ -162,11 +165,42 @@ pub(super) async fn copy(
     })
 }
 
+/// Whether there is a PostgreSQL, or one that will be there again when its disk is mounted.
+pub(crate) fn has_server(node_folder: &Path) -> bool {
+    node_folder.join("postgres").join("PG_VERSION").is_file() || node_folder.join(ELSEWHERE_FILE).exists()
+}
+
+/// Notes whether the data folder, which is there, is elsewhere: when that disk is not mounted, the folder below it
+/// looks like one of the node's own that is to be filled.
+pub(super) fn note_place(node_folder: &Path) -> Result<(), PostgresError> {
+    let note = node_folder.join(ELSEWHERE_FILE);
+    match (is_elsewhere(node_folder), note.exists()) {
+        (true, false) => crate::disk::write_whole(&note, b"postgres is a link, or on a disk of its own\n")
+            .map_err(|e| PostgresError::Refused(e.to_string())),
+        (false, true) => fs::remove_file(&note).map_err(file_error("remove", &note)),
+        _ => Ok(()),
+    }
+}
+
+fn is_elsewhere(node_folder: &Path) -> bool {
+    let (Ok(node), Ok(found)) = (fs::metadata(node_folder), fs::symlink_metadata(node_folder.join("postgres"))) else {
+        return false;
+    };
+    found.is_symlink() || found.dev() != node.dev()
+}
+
 /// Why no copy can be renamed to the data folder.
 pub(crate) fn in_the_way(node_folder: &Path) -> Option<String> {
-    let (data, node) = (node_folder.join("postgres"), fs::metadata(node_folder).ok()?);
-    let found = fs::symlink_metadata(&data).ok()?;
-    (found.is_symlink() || found.dev() != node.dev()).then(|| {
+    let (data, note) = (node_folder.join("postgres"), node_folder.join(ELSEWHERE_FILE));
+    if note.exists() && !data.join("PG_VERSION").is_file() {
+        return Some(format!(
+            "there is no PostgreSQL in {}, which was a link or on a disk of its own: is that disk not mounted? If its server \
+             is lost, remove {}, and another member's is copied",
+            data.display(),
+            note.display()
+        ));
+    }
+    is_elsewhere(node_folder).then(|| {
         format!(
             "{} is a symbolic link or on another disk than the node's folder, so a copy of another member's cannot take its \
              place: stop the node, and move the whole node's folder to that disk, or `postgres` into the node's folder",

@@ -134,6 +134,9 @@ impl Supervisor {
             )));
         }
         server.check()?;
+        if there {
+            rebuild::note_place(&server.node_folder)?;
+        }
         let ordered = rebuild.as_ref().is_some_and(|r| r.orders.borrow().is_some());
         let keeper = Keeper { server: server.clone(), state: Arc::clone(&state), rebuild, _lock: lock };
         let running = match there && !ordered {
@@ -663,6 +666,45 @@ mod tests {
         assert!(is_there(&folder.path().join("made")));
         assert_eq!(supervisor.state().state, ServerState::Copying);
         supervisor.stop().await;
+    }
+
+    /// Goal: the mount point of a disk that is not mounted is not taken for a data folder that is to be copied.
+    /// Method: a link stands for the mounted disk.
+    #[tokio::test]
+    async fn a_folder_on_another_disk_is_not_copied_while_that_disk_is_not_mounted() {
+        let folder = tempfile::tempdir().unwrap();
+        let (bin_dir, disk) = (folder.path().join("bin"), folder.path().join("disk"));
+        for dir in [&bin_dir, &disk] {
+            std::fs::create_dir(dir).unwrap();
+        }
+        let script = "case \"$*\" in *-V*|*--version*) echo 'postgres (PostgreSQL) 15.20'; exit;; esac\nexit 1";
+        write_program(&bin_dir.join("postgres"), script);
+        write_program(&bin_dir.join("pg_basebackup"), &format!("touch '{}/copied'; exit 1", folder.path().display()));
+        std::fs::write(disk.join("PG_VERSION"), "15\n").unwrap();
+        let server = Server { bin_dir, ..example(folder.path()) };
+        std::os::unix::fs::symlink(&disk, server.data()).unwrap();
+        let until = async |problem: Option<&str>| {
+            let (_orders, orders) = watch::channel(None);
+            let rebuild = Rebuild { orders, donors: Arc::new(OneDonor) };
+            let supervisor = Supervisor::start_server(server.clone(), Some(rebuild)).await.unwrap();
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let copied = || folder.path().join("copied").exists();
+            while match (problem, supervisor.state().problem) {
+                (Some(problem), said) => !said.is_some_and(|said| said.contains(problem)),
+                (None, _) => !copied(),
+            } {
+                assert!(problem.is_none() || !copied(), "a copy was begun");
+                assert!(Instant::now() < deadline, "{:?}", supervisor.state());
+                tokio::time::sleep(POLL_STARTING).await;
+            }
+            supervisor.stop().await;
+        };
+        until(Some("exit status: 1")).await;
+        std::fs::remove_file(server.data()).unwrap();
+        std::fs::create_dir(server.data()).unwrap();
+        until(Some("is that disk not mounted?")).await;
+        std::fs::remove_file(folder.path().join("postgres.elsewhere")).unwrap();
+        until(None).await;
     }
 
     /// Goal: settings that PostgreSQL cannot start with take the region's rows away, not its vote.
