@@ -8,8 +8,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::{file_error, PostgresError};
 use crate::config::{KeySeed, NodeConfig, CHECKPOINT_FILE};
@@ -39,7 +38,7 @@ pub struct Server {
     /// Set on a replica.
     pub read_only: bool,
     /// While there is no majority.
-    pub looks_read_only: Arc<AtomicBool>,
+    pub looks_read_only: Arc<Mutex<bool>>,
     /// The server offers TLS to its clients, with the node's certificate.
     pub tls: bool,
     /// The format level with which the cluster began.
@@ -137,7 +136,9 @@ impl Server {
     /// Returns whether they are others than before.
     pub fn write_settings(&self, data: &Path) -> Result<bool, PostgresError> {
         let path = data.join("onetrip.conf");
-        let settings = self.settings(installed_version(&self.bin_dir)?, self.level_in_force());
+        // Until they are written, so that nobody else's, which are older, take their place.
+        let looks_read_only = self.looks_read_only();
+        let settings = self.settings(installed_version(&self.bin_dir)?, self.level_in_force(), *looks_read_only);
         if fs::read_to_string(&path).is_ok_and(|present| present == settings) {
             return Ok(false);
         }
@@ -146,6 +147,11 @@ impl Server {
         fs::write(&new, settings).map_err(file_error("write", &new))?;
         fs::rename(&new, &path).map_err(file_error("write", &path))?;
         Ok(true)
+    }
+
+    pub(super) fn looks_read_only(&self) -> MutexGuard<'_, bool> {
+        // It is whole after each change, whatever has panicked elsewhere.
+        self.looks_read_only.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// As the node's checkpoint has it, which is not too high: the level never goes down.
@@ -159,7 +165,7 @@ impl Server {
         read().ok().flatten().unwrap_or_default().max(self.level)
     }
 
-    fn settings(&self, version: u32, level: Level) -> String {
+    fn settings(&self, version: u32, level: Level, looks_read_only: bool) -> String {
         let text = quoted;
         let path = |value: &Path| text(&value.display().to_string());
         let mut settings = vec![
@@ -189,7 +195,7 @@ impl Server {
             settings.push(("ssl_cert_file", file(tls::NODE_CERTIFICATE)));
             settings.push(("ssl_key_file", file(tls::NODE_KEY)));
         }
-        if self.read_only || self.looks_read_only.load(Ordering::Relaxed) {
+        if self.read_only || looks_read_only {
             // Drivers that look for a server that can be written ask for this (`target_session_attrs`).
             settings.push(("default_transaction_read_only", "on".to_string()));
         }
@@ -441,18 +447,18 @@ mod tests {
     #[test]
     fn settings_quote_what_they_are_given() {
         let server = example(Path::new("/data/it's"));
-        let settings = server.settings(15, Level(0));
+        let settings = server.settings(15, Level(0), false);
         assert!(settings.contains("unix_socket_directories = '/data/it''s'\n"), "{settings}");
         assert!(settings.contains("onetrip.agent_socket = '/data/it''s/agent.sock'\n"), "{settings}");
         assert!(settings.contains("port = 5433\n") && settings.contains("onetrip.node_id = 2\n"), "{settings}");
         assert!(settings.contains("wal_writer_flush_after = 0\n"), "{settings}");
-        assert!(!server.settings(17, Level(0)).contains("wal_writer"));
+        assert!(!server.settings(17, Level(0), false).contains("wal_writer"));
         assert!(!settings.contains("format_level"));
-        assert!(server.settings(15, Level(1)).contains("onetrip.format_level = 1\n"));
+        assert!(server.settings(15, Level(1), false).contains("onetrip.format_level = 1\n"));
         assert!(!settings.contains("key_seed"));
         let seeded = Server { key_seed: KeySeed::try_from("1f".to_string()).unwrap(), ..example(Path::new("/data")) };
-        assert!(seeded.settings(15, Level(1)).contains("onetrip.key_seed = '000000000000001f'\n"));
+        assert!(seeded.settings(15, Level(1), false).contains("onetrip.key_seed = '000000000000001f'\n"));
         assert!(settings.contains("ssl = on\nssl_cert_file = '/data/it''s/tls/node.crt'\n"), "{settings}");
-        assert!(!Server { tls: false, ..server }.settings(15, Level(0)).contains("ssl"));
+        assert!(!Server { tls: false, ..server }.settings(15, Level(0), false).contains("ssl"));
     }
 }

@@ -8,7 +8,6 @@ use std::convert::Infallible;
 use std::fs::OpenOptions;
 use std::net::TcpListener;
 use std::process::Stdio;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -162,22 +161,22 @@ impl Supervisor {
 
     /// Has the server look read-only to new transactions, or no longer.  An error says why it does not know.
     pub fn look_read_only(&self, read_only: bool) -> Result<(), String> {
-        let before = self.server.looks_read_only.swap(read_only, Ordering::Relaxed);
+        let before = std::mem::replace(&mut *self.server.looks_read_only(), read_only);
         let tell = || match self.server.write_settings(&self.server.data()) {
             Ok(true) => self.reload(),
             Ok(false) => Ok(()),
             Err(e) => Err(e.to_string()),
         };
-        // A server that does not run is started with it.
+        // A server that does not run yet gets it when it is ready, at the latest.
         let told = match self.state().state {
             ServerState::Starting | ServerState::Ready => tell(),
             _ => Ok(()),
         };
-        told.inspect_err(|_| self.server.looks_read_only.store(before, Ordering::Relaxed))
+        told.inspect_err(|_| *self.server.looks_read_only() = before)
     }
 
     pub fn looks_read_only(&self) -> bool {
-        self.server.looks_read_only.load(Ordering::Relaxed)
+        *self.server.looks_read_only()
     }
 
     /// A function that reads the state and does not borrow the supervisor, for whoever reports the state.
@@ -493,8 +492,22 @@ impl Keeper {
         if ready && lock(&self.state).state != ServerState::Ready {
             tracing::info!(pid = %running.pid, "PostgreSQL is ready");
             self.set(ServerState::Ready, Some(running.pid), None);
+            self.settle_settings(running.pid);
         }
         ready
+    }
+
+    /// Since the server's settings were written, it may have been told to look otherwise, before there was anybody to
+    /// tell ([`Supervisor::look_read_only`]).
+    fn settle_settings(&self, pid: Pid) {
+        let told = match self.server.write_settings(&self.server.data()) {
+            Ok(true) => kill(pid, Signal::SIGHUP).map_err(|e| e.to_string()),
+            Ok(false) => Ok(()),
+            Err(e) => Err(e.to_string()),
+        };
+        if let Err(e) = told {
+            tracing::warn!("PostgreSQL may have older settings than it is to have: {e}");
+        }
     }
 
     /// Why the server ended, if it has.
@@ -730,6 +743,44 @@ mod tests {
             tokio::time::sleep(POLL_STARTING).await;
         }
         supervisor.stop().await;
+    }
+
+    /// Goal: a majority that is lost while the server is being started shows in it as soon as it is ready.  Method:
+    /// what the node does between writing the settings and the start of the process, with one that a SIGHUP ends.
+    #[tokio::test]
+    async fn a_server_that_was_being_started_learns_that_it_is_to_look_read_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let bin_dir = folder.path().join("bin");
+        std::fs::create_dir(&bin_dir).unwrap();
+        write_program(&bin_dir.join("postgres"), "echo 'postgres (PostgreSQL) 15.20'");
+        let server = Server { bin_dir, ..example(folder.path()) };
+        std::fs::create_dir(server.data()).unwrap();
+        let state = PostgresState {
+            state: ServerState::Restarting,
+            pid: None,
+            port: server.port,
+            database: server.database.clone(),
+            restarts: 0,
+            copy: None,
+            problem: None,
+        };
+        let state = Arc::new(Mutex::new(state));
+        let (stop, _) = oneshot::channel();
+        let task = tokio::spawn(async {});
+        let supervisor = Supervisor { state: Arc::clone(&state), server: server.clone(), stop, task };
+        let keeper = Keeper { _lock: lock_folder(&server).unwrap(), server: server.clone(), state, rebuild: None };
+        server.write_settings(&server.data()).unwrap();
+        supervisor.look_read_only(true).unwrap();
+        let mut child = Command::new("sleep").arg("600").kill_on_drop(true).spawn().unwrap();
+        let pid = Pid::from_raw(child.id().unwrap() as i32);
+        keeper.set(ServerState::Starting, Some(pid), None);
+        let lines = format!("{pid}\n\n\n\n\n\n\nready\n");
+        std::fs::write(server.data().join("postmaster.pid"), lines).unwrap();
+        assert!(keeper.ready(&Running { pid, child: None, log_from: 0, since: Instant::now() }));
+        let settings = std::fs::read_to_string(server.data().join("onetrip.conf")).unwrap();
+        assert!(settings.contains("default_transaction_read_only = on\n"), "{settings}");
+        let ended = std::os::unix::process::ExitStatusExt::signal(&child.wait().await.unwrap());
+        assert_eq!(ended, Some(Signal::SIGHUP as i32));
     }
 
     /// Goal: a copy that is not wanted any more is not waited for, and the old server is started.
