@@ -7,7 +7,7 @@
 //!
 //! It knows files and entries; the caller says where the entries come from ([`Source`]).
 
-use crate::archive::{now_ms, Stored, CLOCK_OFF_MS};
+use crate::archive::{now_ms, Stored, CLOCK_OFF_MS, SILENCE_MS_MAX};
 use crate::disk::{CheckpointFile, RaftLog};
 use crate::error::Error;
 use bytes::Bytes;
@@ -82,6 +82,8 @@ pub enum RestoreError {
     NotYet { at: LogIndex, time_ms: u64 },
     #[error("entry {at} has the time {time_ms} ms since 1970, and entry {later}, which follows, {later_ms} ms")]
     TimeWentBack { at: LogIndex, time_ms: u64, later: LogIndex, later_ms: u64 },
+    #[error("entry {at} was decided between {from_ms} and {to_ms} ms since 1970, and nobody knows when")]
+    Silent { at: LogIndex, from_ms: u64, to_ms: u64 },
     #[error(
         "the log ends at entry {last}, but the backup's own entries go to {least}: the backup is damaged, take another"
     )]
@@ -104,6 +106,8 @@ pub trait Source<E> {
     fn quiet_until_ms(&mut self, last: LogIndex) -> Result<u64, E>;
     /// The earliest time that is known of a later entry, and of which.
     fn earliest_after(&mut self, at: LogIndex) -> Option<(LogIndex, u64)>;
+    /// When it was last known that an entry was not decided yet, and when it was first known that it was.
+    fn decided_within(&mut self, at: LogIndex) -> (u64, u64);
     /// Called now and then, to show how far it is.
     fn progress(&mut self, at: LogIndex);
 }
@@ -152,7 +156,14 @@ impl Restore<'_> {
                         if let Some((later, later_ms)) = later {
                             return Err(RestoreError::TimeWentBack { at, time_ms, later, later_ms }.into());
                         }
-                        break;
+                        // Another archive may know it better than the one that the entry is from.
+                        let (from_ms, to_ms) = source.decided_within(at);
+                        if to_ms > goal {
+                            if from_ms < goal && from_ms + SILENCE_MS_MAX < to_ms {
+                                return Err(RestoreError::Silent { at, from_ms, to_ms }.into());
+                            }
+                            break;
+                        }
                     }
                     Some(_) => {}
                     // An archive may know that nothing newer was decided by then.
@@ -309,6 +320,10 @@ mod tests {
         fn earliest_after(&mut self, _: LogIndex) -> Option<(LogIndex, u64)> {
             self.later
         }
+        fn decided_within(&mut self, at: LogIndex) -> (u64, u64) {
+            let time = |at: u64| self.times[at as usize - 1].unwrap_or(0);
+            (time(at.0 - 1), time(at.0))
+        }
         fn progress(&mut self, _: LogIndex) {}
     }
 
@@ -343,6 +358,24 @@ mod tests {
         assert!(matches!(restored_to(31, log(30)), Err(RestoreError::NoTime { at: LogIndex(4) })));
     }
 
+    /// Goal: what was decided while the archive was away for long, and got a time when it was back, is not taken for
+    /// what was decided then.
+    #[test]
+    fn nothing_is_restored_to_a_time_at_which_the_archive_was_away() {
+        let away = || Times {
+            times: vec![None, Some(10), Some(50_000), Some(50_000)],
+            quiet: (LogIndex(4), 60_000),
+            later: None,
+        };
+        let found = restored_to(20_000, away());
+        assert!(
+            matches!(found, Err(RestoreError::Silent { at: LogIndex(3), from_ms: 10, to_ms: 50_000 })),
+            "{found:?}"
+        );
+        assert_eq!(restored_to(10, away()).unwrap(), LogIndex(2));
+        assert_eq!(restored_to(50_000, away()).unwrap(), LogIndex(4));
+    }
+
     /// Goal: while the archiving node's clock was wrong its times say nothing, and then nothing is restored to them.
     #[test]
     fn a_clock_that_was_wrong_is_found_out() {
@@ -355,7 +388,8 @@ mod tests {
         let later = |ms| Some((LogIndex(4), ms));
         let found = restored_to(15, jumped(ahead, later(30)));
         assert!(matches!(found, Err(RestoreError::TimeWentBack { later: LogIndex(4), .. })), "{found:?}");
-        assert_eq!(restored_to(15, jumped(ahead, later(1_000))).unwrap(), LogIndex(2));
+        let found = restored_to(15, jumped(SILENCE_MS_MAX, later(1_000)));
+        assert_eq!(found.unwrap(), LogIndex(2));
         // At the end of the log.
         let quiet = |until_ms| Times { times: vec![None, Some(10)], quiet: (LogIndex(2), until_ms), later: None };
         assert_eq!(restored_to(15, quiet(20)).unwrap(), LogIndex(2));

@@ -31,6 +31,9 @@ impl Source<Failed> for Archive {
     fn earliest_after(&mut self, at: LogIndex) -> Option<(LogIndex, u64)> {
         self.0.earliest_after(at)
     }
+    fn decided_within(&mut self, at: LogIndex) -> (u64, u64) {
+        self.0.decided_within(at).unwrap().unwrap()
+    }
     fn progress(&mut self, _: LogIndex) {}
 }
 

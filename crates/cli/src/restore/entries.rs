@@ -159,6 +159,18 @@ impl restore::Source<anyhow::Error> for Entries {
         found.min_by_key(|(_, time_ms)| *time_ms)
     }
 
+    fn decided_within(&mut self, at: LogIndex) -> (u64, u64) {
+        let (mut from_ms, mut to_ms) = (0, u64::MAX);
+        for source in &mut self.sources {
+            if let Kind::Archive(reader) = &mut source.kind {
+                // One that cannot be read says nothing.
+                let (from, to) = reader.decided_within(at).ok().flatten().unwrap_or((0, u64::MAX));
+                (from_ms, to_ms) = (from.max(from_ms), to.min(to_ms));
+            }
+        }
+        (from_ms, to_ms)
+    }
+
     fn progress(&mut self, at: LogIndex) {
         self.progress.show("copying the log", None, &format!("entry {at}"));
     }

@@ -193,6 +193,17 @@ fn in_words(error: anyhow::Error) -> anyhow::Error {
             manifest::time_text(*time_ms),
             manifest::time_text(*later_ms)
         ),
+        Some(RestoreError::Silent { at, from_ms: 0, to_ms }) => anyhow!(
+            "entry {at} is the first in the archive, which has no time before {}, so nobody knows when it was committed; give a \
+             position",
+            manifest::time_text(*to_ms)
+        ),
+        Some(RestoreError::Silent { at, from_ms, to_ms }) => anyhow!(
+            "the archive has no time between {} and {}, so nobody knows which of the entries from {at} on were committed by \
+             then; give a position",
+            manifest::time_text(*from_ms),
+            manifest::time_text(*to_ms)
+        ),
         _ => error,
     }
 }

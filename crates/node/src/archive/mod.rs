@@ -57,10 +57,14 @@ const UNDER_WAY_BYTES_MAX: usize = 32 << 20;
 const BATCHES_MAX: usize = 4096;
 /// Entries decided within this time get the same time.
 const MARK_EVERY: Duration = Duration::from_millis(10);
-/// While the archive cannot be written, this many times are kept (hours of full load); later entries get the last one.
+/// While the archive cannot be written, this many times are kept (hours of full load); later entries get one time, that
+/// of the last of them.
 const MARKS_MAX: usize = 1 << 20;
 /// A clock that is off by more than this is taken to be wrong, and then to be right again.
 pub(crate) const CLOCK_OFF_MS: u64 = 60_000;
+/// In an archive that works no two times are further apart than this, whether there is an entry between them or not
+/// (`thread::IDLE_MARK_EVERY`).
+pub(crate) const SILENCE_MS_MAX: u64 = 30_000;
 /// An archive that takes longer for a write is reported.
 const SLOW_AFTER: Duration = Duration::from_secs(30);
 /// How long a node that stops waits for the archive.
@@ -320,7 +324,9 @@ impl Marks {
         let soon = self.last.is_some_and(|last| now.saturating_duration_since(last) < MARK_EVERY);
         let full = self.marks.len() >= MARKS_MAX;
         match self.marks.back_mut() {
-            Some(last) if soon || full || last.0 >= index => last.0 = last.0.max(index),
+            Some(last) if soon || last.0 >= index => last.0 = last.0.max(index),
+            // What is taken to be later than it was is missed by a restore to a time, which says so.
+            Some(last) if full => *last = (index, now_ms),
             _ => {
                 self.marks.push_back((index, now_ms));
                 self.last = Some(now);

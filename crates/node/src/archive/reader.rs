@@ -28,7 +28,8 @@ pub struct Stored {
 struct Loaded {
     number: u64,
     segment: Segment,
-    slots: Vec<(Slot, u64)>,
+    /// Each with its time, and the time before it, if that is in this segment.
+    slots: Vec<(Slot, u64, Option<u64>)>,
     /// The term of the entry before its first.
     before: u64,
     /// Up to this time nothing beyond its last entry was decided.
@@ -76,6 +77,19 @@ impl Reader {
         begins.min_by_key(|(_, time_ms)| *time_ms)
     }
 
+    /// At the first of these times an entry that is there was not decided yet, as far as the node knew, and at the
+    /// second one it was.
+    pub fn decided_within(&mut self, index: LogIndex) -> Result<Option<(u64, u64)>> {
+        let place = self.firsts.partition_point(|first| *first <= index.0);
+        let Some(number) = place.checked_sub(1).map(|place| self.firsts[place]) else { return Ok(None) };
+        let older = place.checked_sub(2).map(|place| self.firsts[place]);
+        let Some((_, time_ms, noted)) = self.load(number)?.slots.get((index.0 - number) as usize).cloned() else {
+            return Ok(None);
+        };
+        let mut end_of = |number| self.load(number).map_or(0, |loaded| loaded.end_time_ms);
+        Ok(Some((noted.or_else(|| older.map(&mut end_of)).unwrap_or(0), time_ms)))
+    }
+
     /// One entry, verified; `None` beyond the end.  Cheap when asked for in order.
     pub fn entry(&mut self, index: LogIndex) -> Result<Option<Stored>> {
         let place = self.firsts.partition_point(|first| *first <= index.0);
@@ -96,7 +110,7 @@ impl Reader {
             let (from, to) = (LogIndex(loaded.next()), LogIndex(following - 1));
             return Err(ArchiveError::Gap { folder, from, to });
         }
-        let (slot, time_ms) = loaded.slots[(index.0 - number) as usize];
+        let (slot, time_ms, _) = loaded.slots[(index.0 - number) as usize];
         let data = loaded.segment.entries.read(&slot)?;
         let mut entry = RaftEntry { index: index.0, term: slot.term, data, ..Default::default() };
         entry.set_entry_type(slot.kind);
@@ -128,7 +142,7 @@ impl Loaded {
     fn read(dir: &Path, number: u64, is_last: bool) -> Result<Loaded> {
         let segment = Segment::open_to_read(dir, number)?;
         let damaged = |why: String| ArchiveError::damaged(&segment.path, why);
-        let mut slots: Vec<(Slot, u64)> = Vec::new();
+        let mut slots: Vec<(Slot, u64, Option<u64>)> = Vec::new();
         let (mut offset, mut records, mut time, mut before) = (0, 0, 0, 0);
         while let Some((record, end)) = segment.record_at(offset, records)? {
             let starts_here = record.previous.is_some_and(|p| p.index + 1 == number);
@@ -138,13 +152,15 @@ impl Loaded {
             let Some(at) = record.stamp.filter(|at| *at >= time) else {
                 return Err(damaged(format!("record {records} at byte {offset} has no time, or an earlier one")));
             };
+            // The segment's first record was written together with the second one.
+            let noted = (records > 1).then_some(time);
             time = at;
             before = record.previous.map_or(before, |p| p.term);
             for (index, slot, _) in record.entries {
                 if index != number + slots.len() as u64 {
                     return Err(damaged(format!("entry {index} follows entry {}", number + slots.len() as u64 - 1)));
                 }
-                slots.push((slot, time));
+                slots.push((slot, time, noted));
             }
             (offset, records) = (end, records + 1);
         }

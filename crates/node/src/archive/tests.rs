@@ -93,6 +93,27 @@ fn times_go_back_with_a_new_segment_if_the_clock_was_far_ahead() {
     assert_eq!(open(dir.path()).unwrap().time_ms(), 3000);
 }
 
+/// Goal: it can be told how exact an entry's time is, also of the first one of a file.
+#[test]
+fn a_time_is_as_exact_as_the_one_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = Writer::open_with(dir.path(), &identity(), 1 << 20).unwrap();
+    append(&mut writer, 1, 2, 1000);
+    append(&mut writer, 3, 3, 2000);
+    writer.append(writer.end().unwrap(), 3000, &[]).unwrap();
+    append(&mut writer, 4, 5, 50_000);
+    writer.close().unwrap();
+    let mut writer = Writer::open_with(dir.path(), &identity(), 1 << 20).unwrap();
+    append(&mut writer, 6, 6, 90_000);
+    writer.sync().unwrap();
+    assert_eq!(segment_numbers(dir.path()).unwrap(), [1, 6]);
+    let mut reader = Reader::open(dir.path()).unwrap();
+    let mut within = |index| reader.decided_within(LogIndex(index)).unwrap();
+    let found = [1, 3, 5, 6].map(|index| within(index).unwrap());
+    assert_eq!(found, [(0, 1000), (1000, 2000), (3000, 50_000), (50_000, 90_000)]);
+    assert_eq!(within(7), None);
+}
+
 #[test]
 fn one_wrong_byte_in_a_finished_segment_is_refused_and_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -584,4 +605,9 @@ fn entries_keep_the_time_at_which_they_were_decided() {
     assert_eq!(marks.from(LogIndex(13)), None);
     // Some of it was lost: there is still a time for it.
     assert_eq!(marks.from(LogIndex(8)), Some((LogIndex(12), 1_300)));
+    // When there are too many, a time that is too early would be believed.
+    for n in 2..=MARKS_MAX as u64 + 2 {
+        marks.note(LogIndex(20 + n), later(1_000 * n), 1_000 * n);
+    }
+    assert_eq!(marks.marks.back(), Some(&(LogIndex(22 + MARKS_MAX as u64), 1_000 * (MARKS_MAX as u64 + 2))));
 }
