@@ -125,6 +125,17 @@ impl RaftLog {
     /// Opens the log only to read it: the folder stays as it is.  With `upto`, the log may belong to a running node
     /// that has already written that entry; what follows it is not looked at.
     pub fn open_to_read(dir: &Path, upto: Option<LogIndex>) -> Result<RaftLog> {
+        loop {
+            let oldest = segment_numbers(dir)?.first().copied();
+            match Self::open_what_is_there(dir, upto) {
+                // That node has cut its log before all of it was open.
+                Err(_) if upto.is_some() && segment_numbers(dir)?.first().copied() != oldest => {}
+                opened => return opened,
+            }
+        }
+    }
+
+    fn open_what_is_there(dir: &Path, upto: Option<LogIndex>) -> Result<RaftLog> {
         let mut log = RaftLog::empty(dir, SEGMENT_BYTES);
         log.read_to = Some(upto.unwrap_or(LogIndex(u64::MAX)));
         let closed = log.replay()?;

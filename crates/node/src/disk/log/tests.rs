@@ -471,6 +471,35 @@ fn a_log_is_read_without_being_touched() {
 
 /// A log that goes on from an installed checkpoint keeps its promises and nothing else, whether the crash comes before
 /// or after the old segments are gone.
+/// A backup reads the log of a running node, which may cut it meanwhile.
+#[test]
+fn a_log_that_is_cut_meanwhile_can_be_read() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    const CUTS: u64 = 5;
+    const ENTRIES: u64 = 200;
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+    let written = AtomicU64::new(0);
+    let mut log = open(dir.path()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for index in 1..=CUTS * ENTRIES {
+                log.append(&[entry(index, 1, &[7; 40])], Some(&hard(1, 1, index)), false).unwrap();
+                written.store(index, Ordering::Release);
+                if index % ENTRIES == 0 {
+                    log.cut(LogIndex(index)).unwrap();
+                }
+            }
+        });
+        let mut upto = 0;
+        while upto < CUTS * ENTRIES {
+            upto = written.load(Ordering::Acquire);
+            let found = RaftLog::open_to_read(dir.path(), Some(LogIndex(upto))).unwrap();
+            assert!(found.last() >= upto, "{} instead of {upto}", found.last());
+        }
+    });
+}
+
 #[test]
 fn a_restarted_log_goes_on_after_the_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
