@@ -11,7 +11,8 @@ async fn ddl_given_in_any_region_is_there_in_all() {
                   insert into shop.thing select g, 'item ' || g from generate_series(1, 100) g; update shop.thing set stock = 8 where id = 1";
     lab.session(1).await.must(shared).await;
     subjects!(lab, 6;
-        tables, other_objects, roles, tables_from_queries, indexes_made_anew, with_rows_in_one_transaction, refused
+        tables, other_objects, roles, settings, tables_from_queries, indexes_made_anew, with_rows_in_one_transaction,
+        refused
     );
 }
 
@@ -225,6 +226,33 @@ async fn roles(lab: &Lab) {
             );
         }
     }
+}
+
+/// Whether a library is loaded, which knows what may be set, differs from session to session.
+async fn settings(lab: &Lab) {
+    const OF_ROLE: &str = "select setconfig::text from pg_db_role_setting where setrole = 'tenant'::regrole";
+    const OF_FUNCTION: &str = "select proconfig::text from pg_proc where proname = 'settled'";
+    let [a, b, c] = lab.sessions().await;
+    a.must("create role tenant; create schema tenant authorization tenant; alter role tenant set app.tenant = '1'")
+        .await;
+    lab.everywhere().await;
+    b.must("do 'begin end'; set session authorization tenant").await;
+    let statement = "alter role current_user set plpgsql.check_asserts = off;
+                     alter role tenant set plpgsql.extra_warnings = shadowed_variables, strict_multi_assignment;
+                     alter role tenant set work_mem = '1MB'";
+    let expected = "{app.tenant=1,plpgsql.check_asserts=off,\"plpgsql.extra_warnings=shadowed_variables, strict_multi_assignment\",work_mem=1MB}";
+    then_shows(lab, &b, statement, OF_ROLE, expected).await;
+    then_shows(lab, &b, "alter role tenant reset all", OF_ROLE, "{app.tenant=1}").await;
+    let statement =
+        "create function tenant.settled() returns int language sql set plpgsql.check_asserts = off as 'select 1'";
+    then_shows(lab, &b, statement, OF_FUNCTION, "{plpgsql.check_asserts=off}").await;
+    let statement = "alter function tenant.settled() reset plpgsql.check_asserts set plpgsql.print_strict_params = on";
+    then_shows(lab, &b, statement, OF_FUNCTION, "{plpgsql.print_strict_params=on}").await;
+    // Nobody checks this here; elsewhere the worker has loaded the library.
+    a.must("create function shop.loads() returns int language plpgsql as 'begin return 1; end'").await;
+    let statement = "alter role tenant set plpgsql.variable_conflict = 'nonsense'";
+    then_shows(lab, &c, statement, OF_ROLE, "{app.tenant=1,plpgsql.variable_conflict=nonsense}").await;
+    a.must("drop owned by tenant; drop role tenant; drop function shop.loads()").await;
 }
 
 fn files_below(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
