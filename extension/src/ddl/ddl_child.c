@@ -38,8 +38,6 @@
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
-#include "base/compat.h"
-
 /* Permanent parents of what this transaction has dropped or detached. */
 static List *left_parents = NIL;
 static LocalTransactionId left_in = InvalidLocalTransactionId;

@@ -1,5 +1,5 @@
-//! The worker applies an entry before its turn.  What the entry needs may then be part of an earlier one, which a session
-//! of this region is to commit and has not committed yet.
+//! The worker applies an entry before its turn.  What the entry needs may then be part of an earlier one, which a
+//! session of this region is to commit and has not committed yet.
 
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;

@@ -5,9 +5,11 @@ use crate::lab::{start, subjects, text, told_db, until, Lab, Session, HEALED};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn temporary_children_of_replicated_tables() {
-    let lab =
-        start("temporary_children", "temporary tables that inherit, beside statements of other regions").await;
-    lab.session(0).await.must("create table t (id int primary key, v int); create table other (id int primary key)").await;
+    let lab = start("temporary_children", "temporary tables that inherit, beside statements of other regions").await;
+    lab.session(0)
+        .await
+        .must("create table t (id int primary key, v int); create table other (id int primary key)")
+        .await;
     lab.everywhere().await;
     subjects!(lab, 2;
         statements_of_the_parent_reach_the_child,
