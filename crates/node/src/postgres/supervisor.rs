@@ -167,9 +167,9 @@ impl Supervisor {
             Ok(false) => Ok(()),
             Err(e) => Err(e.to_string()),
         };
-        // A server that does not run yet gets it when it is ready, at the latest.
+        // Any other server gets it when it is ready; one that is being started might not handle the signal yet.
         let told = match self.state().state {
-            ServerState::Starting | ServerState::Ready => tell(),
+            ServerState::Ready => tell(),
             _ => Ok(()),
         };
         told.inspect_err(|_| *self.server.looks_read_only() = before)
