@@ -151,14 +151,14 @@ impl Restore<'_> {
             if let (Goal::Time(goal), true) = (self.goal, at > self.least) {
                 match stored.time_ms {
                     Some(time_ms) if time_ms > goal => {
-                        check_clock(at, time_ms)?;
-                        let later = source.earliest_after(at).filter(|(_, ms)| ms + CLOCK_OFF_MS < time_ms);
-                        if let Some((later, later_ms)) = later {
-                            return Err(RestoreError::TimeWentBack { at, time_ms, later, later_ms }.into());
-                        }
                         // Another archive may know it better than the one that the entry is from.
                         let (from_ms, to_ms) = source.decided_within(at);
                         if to_ms > goal {
+                            check_clock(at, time_ms)?;
+                            let later = source.earliest_after(at).filter(|(_, ms)| ms + CLOCK_OFF_MS < time_ms);
+                            if let Some((later, later_ms)) = later {
+                                return Err(RestoreError::TimeWentBack { at, time_ms, later, later_ms }.into());
+                            }
                             if from_ms < goal && from_ms + SILENCE_MS_MAX < to_ms {
                                 return Err(RestoreError::Silent { at, from_ms, to_ms }.into());
                             }

@@ -137,13 +137,13 @@ ot_whole_row_short_hash(OtRelInfo *info, TupleDesc desc, const Datum *values, co
 		/* an OID by itself is the same here and there, but a composite has versions */
 		if (info->columns[i].contains_names && att->attlen == -1)
 		{
-			if (toast_raw_datum_size(values[i]) <= SHORT_BYTES)
-			{
-				struct varlena *bytes = whole_row_bytes_with_names(att, values[i]);
+			struct varlena *bytes = toast_raw_datum_size(values[i]) <= SHORT_BYTES ?
+				whole_row_bytes_with_names(att, values[i]) : NULL;
 
+			/* the value here may be compressed inside, and then its bytes are more */
+			if (bytes != NULL && VARSIZE_ANY_EXHDR(bytes) <= SHORT_BYTES - VARHDRSZ)
 				hash = hash_combine64(hash, hash_bytes_extended((const unsigned char *) VARDATA_ANY(bytes),
 																VARSIZE_ANY_EXHDR(bytes), 0));
-			}
 			continue;
 		}
 		size = att->attlen == -1 ? toast_raw_datum_size(values[i]) - VARHDRSZ : 0;

@@ -904,6 +904,8 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 	}
 	if (class_id == ProcedureRelationId && access == OAT_DROP)
 		ot_function_before_drop(object_id, recorded != NULL);
+	if (class_id == ProcedureRelationId && access == OAT_POST_CREATE && replaying)
+		ot_setting_note_function(object_id);
 	if (class_id == ProcedureRelationId && access == OAT_POST_CREATE && recorded != NULL)
 	{
 		MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);

@@ -134,8 +134,10 @@ ddl_apply_adds_to_empty(RangeVar *table, const char *column)
 	{
 		Relation	rel = relation_open(lfirst_oid(lc), NoLock);
 
-		answer &= get_attnum(lfirst_oid(lc), column) == InvalidAttrNumber &&
-			(!RELKIND_HAS_STORAGE(rel->rd_rel->relkind) || RelationGetNumberOfBlocks(rel) == 0);
+		/* of a temporary child the file may be gone with a crash */
+		if (rel->rd_rel->relpersistence != RELPERSISTENCE_TEMP)
+			answer &= get_attnum(lfirst_oid(lc), column) == InvalidAttrNumber &&
+				(!RELKIND_HAS_STORAGE(rel->rd_rel->relkind) || RelationGetNumberOfBlocks(rel) == 0);
 		relation_close(rel, NoLock);
 	}
 	return answer;

@@ -187,6 +187,7 @@ extern Node *ot_ddl_compute_bound(Node *stmt, char **text, int offset, const cha
 extern bool ot_setting_apply(Node *stmt);
 extern void ot_setting_prepare_grant(Node *stmt);
 extern void ot_setting_write_reset_all(Node *stmt, char **recorded);
+extern void ot_setting_note_function(Oid function);
 extern List *ot_setting_take_out(Node *stmt);
 extern void ot_setting_store_of_function(Node *stmt, List *settings);
 

@@ -164,6 +164,10 @@ ot_ddl_order_dependents(RangeVar *name)
 	ListCell   *lc;
 
 	foreach(lc, ot_reindex_tables_of(name))
-		ddl_order_table(catalog, lfirst_oid(lc));
+	{
+		/* a temporary child is its session's, which needs no schema key */
+		if (get_rel_persistence(lfirst_oid(lc)) != RELPERSISTENCE_TEMP)
+			ddl_order_table(catalog, lfirst_oid(lc));
+	}
 	table_close(catalog, RowExclusiveLock);
 }

@@ -138,7 +138,8 @@ ddl_setting_change(ArrayType *array, VariableSetStmt *set)
 	{
 		char	   *item = TextDatumGetCString(items.items[i]);
 
-		if (strncmp(item, name, strlen(name)) != 0 || item[strlen(name)] != '=')
+		/* the library may spell it otherwise */
+		if (pg_strncasecmp(item, name, strlen(name)) != 0 || item[strlen(name)] != '=')
 			items.items[kept++] = items.items[i];
 		else if (value != NULL)
 		{
@@ -338,6 +339,17 @@ ot_setting_write_reset_all(Node *stmt, char **recorded)
 
 /* ---- with a function ---- */
 
+/* The function that the statement has made; who may create one need not be allowed to look it up. */
+static Oid	made = InvalidOid;
+
+/* In the apply worker: the statement, or after that an event trigger, has made or replaced a function. */
+void
+ot_setting_note_function(Oid function)
+{
+	if (!OidIsValid(made))
+		made = function;
+}
+
 /*
  * Takes SET and RESET out of CREATE or ALTER FUNCTION: they are stored when it
  * has run.  Otherwise the function would also be made under SET role, which the
@@ -350,6 +362,7 @@ ot_setting_take_out(Node *stmt)
 	List	   *settings = NIL;
 	ListCell   *lc;
 
+	made = InvalidOid;
 	if (IsA(stmt, CreateFunctionStmt))
 		options = &((CreateFunctionStmt *) stmt)->options;
 	else if (IsA(stmt, AlterFunctionStmt))
@@ -372,9 +385,8 @@ ot_setting_take_out(Node *stmt)
 void
 ot_setting_store_of_function(Node *stmt, List *settings)
 {
-	CreateFunctionStmt *create = (CreateFunctionStmt *) stmt;
 	AlterFunctionStmt *alter = (AlterFunctionStmt *) stmt;
-	Oid			function;
+	Oid			function = made;
 	Relation	catalog;
 	HeapTuple	row;
 	ArrayType  *array;
@@ -385,10 +397,7 @@ ot_setting_store_of_function(Node *stmt, List *settings)
 
 	if (settings == NIL)
 		return;
-	if (IsA(stmt, CreateFunctionStmt))
-		function = LookupFuncWithArgs(create->is_procedure ? OBJECT_PROCEDURE : OBJECT_FUNCTION,
-									  ot_ddl_created_function(create), false);
-	else
+	if (IsA(stmt, AlterFunctionStmt))
 		function = LookupFuncWithArgs(alter->objtype, alter->func, false);
 	catalog = table_open(ProcedureRelationId, RowExclusiveLock);
 	row = SearchSysCacheCopy1(PROCOID, ObjectIdGetDatum(function));

@@ -288,7 +288,13 @@ CREATE DOMAIN hidden.few AS numeric(3, 1);
 CREATE COLLATION hidden.plain FROM "C";
 CREATE VIEW public.of_hidden AS SELECT 'ok'::hidden.mood AS m, ARRAY['ok'::hidden.mood] AS ms, 1::hidden.few AS f, 'x' COLLATE hidden.plain AS t, 'x'::varchar(3) COLLATE "C" AS v;
 GRANT SELECT ON public.of_hidden TO mallory;
+-- And it may make functions in a schema that it may not use.
+GRANT CREATE ON SCHEMA hidden TO mallory;
 \c - mallory
+BEGIN;
+CREATE FUNCTION hidden.made() RETURNS int SET search_path = pg_catalog RETURN 1;
+SELECT unit.write_set() AS made \gset
+ROLLBACK;
 SET search_path = mallory;
 BEGIN;
 CREATE TABLE of_query AS SELECT * FROM public.of_hidden;
@@ -310,6 +316,8 @@ SELECT unit.apply(:'write_set'::bytea);
 SELECT attname, format_type(atttypid, atttypmod) AS type, attndims, attcollation::regcollation FROM pg_attribute WHERE attrelid = 'of_query'::regclass AND attnum > 0 ORDER BY attnum;
 SELECT unit.apply(:'like_temporary'::bytea);
 \d like_temporary
+SELECT unit.apply(:'made'::bytea);
+SELECT proconfig FROM pg_proc WHERE proname = 'made' AND pronamespace = 'hidden'::regnamespace;
 SELECT relowner::regrole, (SELECT o FROM of_query o) AS o FROM pg_class WHERE oid = 'of_query'::regclass;
 ROLLBACK;
 

@@ -265,11 +265,15 @@ impl Certifier {
         Some(verdict).filter(|verdict| matches!(verdict, Verdict::Conflict { .. } | Verdict::Window { .. }))
     }
 
-    /// The same, because of the committed entry at `other`, if that is in the window.  For an entry with many keys it
-    /// is much less work, if `other` has few.
+    /// The same, because of the committed entry at `other`, if that is in the window: less work, if either has many
+    /// keys.
     pub fn has_lost_to(&self, other: LogIndex, entry: &Entry) -> Option<Verdict> {
-        let taken = self.taken_at(other).filter(|_| entry.kind.is_of_backend())?;
-        let taken = KeySet::of_taken(taken.into_iter().map(|(hash, mode)| (hash, mode as u8)));
+        let few = match self.taken.apart_at(other) {
+            None => self.taken_at(other)?,
+            Some(_) => Vec::new(),
+        };
+        let few = KeySet::of_taken(few.into_iter().map(|(hash, mode)| (hash, mode as u8)));
+        let taken = self.taken.apart_at(other).unwrap_or(&few);
         let lost_on = |key: &Key| key.base.0 < other.0 && taken.takes_against(key.hash, key.mode);
         let (key, _) = (0..).zip(entry.keys()).find(|(_, key)| lost_on(key))?;
         Some(Verdict::Conflict { other, key, origin: self.origin_of(other) })

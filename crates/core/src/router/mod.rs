@@ -536,7 +536,7 @@ impl<O: Outbox> Router<O> {
     pub fn parts_to_propose<L>(&mut self, servers: &[NodeId], context: &Context<'_, L>) -> Vec<Bytes> {
         let arriving = context.certifier.arriving();
         let (mut proposals, servers) = match self.stands_still(context) {
-            true => (self.end_what_has_lost(context), Vec::new()),
+            true => (self.end_what_has_lost(context).into_iter().collect(), Vec::new()),
             false => (Vec::new(), self.servers_to_wait_for(servers, context.tick)),
         };
         self.large.retain(|txn, cancel_at| {
@@ -569,34 +569,29 @@ impl<O: Outbox> Router<O> {
         proposals
     }
 
-    /// Ends the large transactions that have lost to what the server here is to apply next, which may be waiting for
-    /// their locks.  Their sessions are told; what this returns is to be proposed in the place of the rest.
-    fn end_what_has_lost<L>(&mut self, context: &Context<'_, L>) -> Vec<Bytes> {
-        let after = self.applied.and_then(|applied| context.committed_indexes.after(applied));
-        let Some((next, _)) = after.and_then(|mut after| after.next()) else { return Vec::new() };
-        let mut lost = Vec::new();
-        for txn in self.large.keys() {
-            let Some(pending) = self.pending.get_mut(txn).filter(|pending| pending.judged != next) else { continue };
-            pending.judged = next;
-            let entry = Entry::decode(pending.raw.clone()).ok();
-            lost.extend(entry.and_then(|entry| Some((context.certifier.has_lost_to(next, &entry)?, entry))));
+    /// Ends a large transaction if it has lost to what the server here is to apply next, which may be waiting for its
+    /// locks.  Its session is told; what this returns is to be proposed in the place of the rest.  One at a time, since
+    /// each may have millions of keys.
+    fn end_what_has_lost<L>(&mut self, context: &Context<'_, L>) -> Option<Bytes> {
+        let (next, _) = context.committed_indexes.after(self.applied?)?.next()?;
+        let is_judged = |txn: &&TxnId| self.pending.get(txn).is_none_or(|pending| pending.judged == next);
+        let txn = *self.large.keys().find(|txn| !is_judged(txn))?;
+        let pending = self.pending.get_mut(&txn)?;
+        pending.judged = next;
+        let (conn, mut entry) = (pending.conn, Entry::decode(pending.raw.clone()).ok()?);
+        let verdict = context.certifier.has_lost_to(next, &entry)?;
+        self.pending.remove(&txn);
+        if let Some(c) = self.conns.get_mut(&conn) {
+            c.waiting = None;
         }
         let zero = LogIndex::ZERO;
-        let end = |(verdict, mut entry): (Verdict, Entry)| {
-            if let Some(pending) = self.pending.remove(&entry.txn) {
-                if let Some(c) = self.conns.get_mut(&pending.conn) {
-                    c.waiting = None;
-                }
-                self.tell(pending.conn, (entry.txn, zero), verdict, zero, (String::new(), None), context.members);
-            }
-            // Its keys are enough for it to lose, which counts (`certifier::reserved`).
-            entry.write_set = Bytes::new();
-            match entry.key_count() <= JUDGED_KEYS_MAX {
-                true => entry.encoded(),
-                false => Entry::encode_cancel(&entry.txn),
-            }
-        };
-        lost.into_iter().map(end).collect()
+        self.tell(conn, (txn, zero), verdict, zero, (String::new(), None), context.members);
+        // Its keys are enough for it to lose, which counts (`certifier::reserved`).
+        entry.write_set = Bytes::new();
+        Some(match entry.key_count() <= JUDGED_KEYS_MAX {
+            true => entry.encoded(),
+            false => Entry::encode_cancel(&txn),
+        })
     }
 
     /// A session here waits for it.

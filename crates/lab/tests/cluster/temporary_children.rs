@@ -147,7 +147,7 @@ async fn its_server_has_crashed(lab: &Lab) {
     lab.node(1).kill9_postgres().unwrap();
     drop(b);
     until("region b is back", HEALED, || async { Ok(lab.connect(1).await.is_ok()) }).await.unwrap();
-    a.must("set onetrip.rehearse = off; alter table t alter v type bigint").await;
+    a.must("set onetrip.rehearse = off; alter table t add column w int; alter table t alter v type bigint").await;
     lab.everywhere().await;
     lab.check_equal(2).await;
 }

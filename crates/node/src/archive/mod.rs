@@ -113,7 +113,7 @@ pub struct LastBackup {
     pub checkpoint: LogIndex,
     pub position: LogIndex,
     pub finished: String,
-    /// The same in milliseconds since 1970; a note of an earlier release has none.
+    /// The same in milliseconds since 1970; the note of an earlier release has only the text.
     #[serde(default)]
     pub finished_ms: Option<u64>,
 }
@@ -134,7 +134,13 @@ impl Gap {
 
 /// A note that cannot be read is as good as none: it only quiets a warning.
 fn last_backup(folder: &Path) -> Option<LastBackup> {
-    serde_json::from_slice(&std::fs::read(folder.join(LAST_BACKUP_FILE)).ok()?).ok()
+    let mut backup: LastBackup = serde_json::from_slice(&std::fs::read(folder.join(LAST_BACKUP_FILE)).ok()?).ok()?;
+    let of_text = || {
+        let finished = time::OffsetDateTime::parse(&backup.finished, &time::format_description::well_known::Rfc3339);
+        u64::try_from(finished.ok()?.unix_timestamp_nanos() / 1_000_000).ok()
+    };
+    backup.finished_ms = backup.finished_ms.or_else(of_text);
+    Some(backup)
 }
 
 /// For `GET /status`.

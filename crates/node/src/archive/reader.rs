@@ -152,8 +152,8 @@ impl Loaded {
             let Some(at) = record.stamp.filter(|at| *at >= time) else {
                 return Err(damaged(format!("record {records} at byte {offset} has no time, or an earlier one")));
             };
-            // The segment's first record was written together with the second one.
-            let noted = (records > 1).then_some(time);
+            // Earlier releases wrote a segment's first record with the time of the second one.
+            let noted = (records > 1 || time < at).then_some(time);
             time = at;
             before = record.previous.map_or(before, |p| p.term);
             for (index, slot, _) in record.entries {

@@ -105,13 +105,20 @@ fn a_time_is_as_exact_as_the_one_before_it() {
     writer.close().unwrap();
     let mut writer = Writer::open_with(dir.path(), &identity(), 1 << 20).unwrap();
     append(&mut writer, 6, 6, 90_000);
+    writer.close().unwrap();
+    // A segment with nothing but times, which is gone after a restart.
+    writer.append(writer.end().unwrap(), 200_000, &[]).unwrap();
     writer.sync().unwrap();
+    assert_eq!(segment_numbers(dir.path()).unwrap(), [1, 6, 7]);
+    let mut writer = Writer::open_with(dir.path(), &identity(), 1 << 20).unwrap();
     assert_eq!(segment_numbers(dir.path()).unwrap(), [1, 6]);
+    append(&mut writer, 7, 7, 201_000);
+    writer.sync().unwrap();
     let mut reader = Reader::open(dir.path()).unwrap();
     let mut within = |index| reader.decided_within(LogIndex(index)).unwrap();
-    let found = [1, 3, 5, 6].map(|index| within(index).unwrap());
-    assert_eq!(found, [(0, 1000), (1000, 2000), (3000, 50_000), (50_000, 90_000)]);
-    assert_eq!(within(7), None);
+    let found = [1, 3, 5, 6, 7].map(|index| within(index).unwrap());
+    assert_eq!(found, [(0, 1000), (1000, 2000), (3000, 50_000), (50_000, 90_000), (200_000, 201_000)]);
+    assert_eq!(within(8), None);
 }
 
 #[test]

@@ -156,10 +156,12 @@ impl Writer {
                 previous.index + 1
             );
         }
+        // A segment that had only times is not kept, so the next one begins with the last of them.
+        let before_ms = if went_back || self.time_ms == 0 { time_ms } else { self.time_ms };
         self.time_ms = if went_back { time_ms } else { self.time_ms.max(time_ms) };
         let fits = |open: &Open| open.segment.end < self.segment_bytes && open.since.elapsed() < SEGMENT_AGE;
         if missing > 0 || went_back || !self.open.as_ref().is_some_and(fits) {
-            self.next_segment(previous)?;
+            self.next_segment(previous, before_ms)?;
         }
         let open = self.open.as_mut().expect("just made, if there was none");
         open.segment.append(open.records, None, None, Some(self.time_ms), entries)?;
@@ -183,7 +185,7 @@ impl Writer {
     }
 
     /// A segment's number is the index of its first entry.
-    fn next_segment(&mut self, previous: Previous) -> Result<()> {
+    fn next_segment(&mut self, previous: Previous, before_ms: u64) -> Result<()> {
         self.close()?;
         let number = previous.index + 1;
         let mut segment = match Segment::create(&self.dir, number, previous) {
@@ -195,7 +197,7 @@ impl Writer {
             }
             Err(e) => return Err(e.into()),
         };
-        segment.append(0, None, Some(previous), Some(self.time_ms), &[])?;
+        segment.append(0, None, Some(previous), Some(before_ms), &[])?;
         segment.sync()?;
         sync_dir(&self.dir)?;
         let synced = segment.end;

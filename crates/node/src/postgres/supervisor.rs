@@ -771,6 +771,8 @@ mod tests {
         let keeper = Keeper { _lock: lock_folder(&server).unwrap(), server: server.clone(), state, rebuild: None };
         server.write_settings(&server.data()).unwrap();
         supervisor.look_read_only(true).unwrap();
+        // Whoever runs the tests may ignore SIGHUP, and children would too; one that is handled is theirs again.
+        let _handled = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).unwrap();
         let mut child = Command::new("sleep").arg("600").kill_on_drop(true).spawn().unwrap();
         let pid = Pid::from_raw(child.id().unwrap() as i32);
         keeper.set(ServerState::Starting, Some(pid), None);
