@@ -503,15 +503,6 @@ async fn temporary_objects(lab: &Lab) {
     assert_eq!(number(&b, used).await.unwrap(), 0, "a permanent object depends on a temporary one");
     drop(b);
     lab.check_equal(1).await;
-
-    let [a, b, c] = lab.sessions().await;
-    let why = a.refused("create temp table child () inherits (uses_hidden)").await;
-    assert_eq!(why.code().code(), "0A000", "{}", why.message());
-    b.must("alter table uses_hidden add column more int").await;
-    c.must("create temp table child (id int not null, n int, more int)").await;
-    let why = c.refused("alter table child inherit uses_hidden").await;
-    assert_eq!(why.code().code(), "0A000", "{}", why.message());
-    b.must("alter table uses_hidden drop column more").await;
 }
 
 /// The query of CREATE TABLE AS changes the role or the table's name before there is a row, or an event trigger drops
