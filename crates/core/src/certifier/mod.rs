@@ -269,6 +269,7 @@ impl Certifier {
     /// keys.
     pub fn has_lost_to(&self, other: LogIndex, entry: &Entry) -> Option<Verdict> {
         let few = match self.taken.apart_at(other) {
+            _ if !entry.kind.is_of_backend() => return None,
             None => self.taken_at(other)?,
             Some(_) => Vec::new(),
         };
