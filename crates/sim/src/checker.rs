@@ -71,6 +71,7 @@ pub struct Checker {
     /// How many keys a committed entry has taken.
     key_counts: BTreeMap<LogIndex, u64>,
     told_committed: BTreeMap<TxnId, LogIndex>,
+    newest_told: LogIndex,
     told_aborted: BTreeMap<TxnId, &'static str>,
     leaders: BTreeMap<Term, NodeId>,
     /// The table of members from each index that changed it, as the first node to decide that index had it.
@@ -577,8 +578,21 @@ impl Checker {
 
     pub fn tells_committed(&mut self, txn: TxnId, at: LogIndex) {
         self.told_committed.insert(txn, at);
+        self.newest_told = self.newest_told.max(at);
         if self.committed_txns.get(&txn) != Some(&at) {
             self.fail(format!("{txn} was acknowledged at {at}, where it has not committed"));
+        }
+    }
+
+    /// The last entry that a client was told of.
+    pub fn newest_told(&self) -> LogIndex {
+        self.newest_told
+    }
+
+    /// A node that has decided up to `decided` takes that for all that was acknowledged when `told` was the newest.
+    pub fn confirms(&mut self, node: NodeId, told: LogIndex, decided: LogIndex) {
+        if decided < told {
+            self.fail(format!("node {node}, at {decided}, takes that for all, but {told} was acknowledged before"));
         }
     }
 

@@ -375,6 +375,11 @@ impl Host for SimHost<'_> {
         Ok(())
     }
 
+    fn confirmed(&mut self, told: u64, decided: LogIndex) {
+        self.ctx.events.add("confirmed that nothing newer was acknowledged");
+        self.ctx.checker.confirms(self.body.id, LogIndex(told), decided);
+    }
+
     fn rebuild(&mut self, order: Option<RebuildFrom>) {
         trace!(self.ctx, "n{} on its PostgreSQL: {order:?}", self.body.id);
         if let Some(event) = self.body.copying.follow(order) {

@@ -222,6 +222,11 @@ fn a_fresh_read_that_rests_on_what_others_have_decided_is_found() {
 }
 
 #[test]
+fn a_confirmation_that_rests_on_what_others_have_decided_is_found() {
+    found(InjectedBug::NamesDecided, 400, &["takes that for all"]);
+}
+
+#[test]
 fn a_read_that_may_ask_nobody_and_is_answered_without_a_lease_is_found() {
     found(InjectedBug::AnswersAlone, 400, &["stale fresh read"]);
 }

@@ -508,7 +508,7 @@ ot_ddl_classify(Node *stmt, const char *query)
 	/* CLUSTER changes files only, and CREATE TABLE AS is about a temporary table then */
 	if (kind == OT_STATEMENT_LOCAL && temporary != OT_TEMPORARY_OBJECT &&
 		GetCommandLogLevel(stmt) == LOGSTMT_DDL && !IsA(stmt, ClusterStmt) &&
-		!IsA(stmt, CreateTableAsStmt))
+		ot_ddl_create_as(stmt) == NULL)
 		changed_here = OT_LXID(MyProc);
 	return kind;
 }

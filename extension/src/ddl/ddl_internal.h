@@ -59,7 +59,6 @@ extern void ot_ddl_take_schema_key_for(Node *stmt);
 extern void ot_ddl_lock_relations(Node *stmt);
 extern LOCKMODE ot_ddl_unique_index_lock(Oid table);
 extern void ot_ddl_each_of_role(Oid role, void (*callback) (ObjectAddress object, void *context), void *context);
-extern ObjectWithArgs *ot_ddl_created_function(CreateFunctionStmt *create);
 
 /* ddl_classify.c */
 extern OtStatementKind ot_ddl_classify(Node *stmt, const char *query);

@@ -66,6 +66,7 @@
 #include "parser/parse_type.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -316,8 +317,39 @@ ddl_lock_tables_computing_with(Oid class_id, Oid oid)
 	table_close(catalog, AccessShareLock);
 }
 
+/*
+ * Returns the function that this statement would replace, or InvalidOid.  It is
+ * looked up by its key, as CREATE FUNCTION does: who may create in a schema need
+ * not be allowed to look names up there.
+ */
+static Oid
+ddl_lock_find_replaced(CreateFunctionStmt *create)
+{
+	Oid			types[FUNC_MAX_ARGS];
+	int			count = 0;
+	char	   *name;
+	Oid			schema = QualifiedNameGetCreationNamespace(create->funcname, &name);
+	ListCell   *lc;
+
+	foreach(lc, create->parameters)
+	{
+		FunctionParameter *parameter = lfirst_node(FunctionParameter, lc);
+
+		if (parameter->mode == FUNC_PARAM_OUT || parameter->mode == FUNC_PARAM_TABLE)
+			continue;
+		if (count == FUNC_MAX_ARGS)
+			return InvalidOid;
+		types[count] = LookupTypeNameOid(NULL, parameter->argType, true);
+		if (!OidIsValid(types[count++]))
+			return InvalidOid;
+	}
+	return GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid, CStringGetDatum(name),
+						   PointerGetDatum(buildoidvector(types, count)), ObjectIdGetDatum(schema));
+}
+
+/* Locks the tables that compute with the function that is altered or replaced. */
 static void
-ddl_lock_tables_computing_with_function(ObjectType type, ObjectWithArgs *name)
+ddl_lock_tables_computing_with_function(Node *stmt)
 {
 	int			guc_level = NewGUCNestLevel();
 	Oid			function;
@@ -325,35 +357,14 @@ ddl_lock_tables_computing_with_function(ObjectType type, ObjectWithArgs *name)
 	/* the statement itself will say what becomes of %TYPE */
 	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-	function = LookupFuncWithArgs(type, name, true);
+	if (IsA(stmt, CreateFunctionStmt))
+		function = ddl_lock_find_replaced((CreateFunctionStmt *) stmt);
+	else
+		function = LookupFuncWithArgs(((AlterFunctionStmt *) stmt)->objtype,
+									  ((AlterFunctionStmt *) stmt)->func, true);
 	AtEOXact_GUC(true, guc_level);
 	if (OidIsValid(function) && OT_OWNS_FUNCTION(function))
 		ddl_lock_tables_computing_with(ProcedureRelationId, function);
-}
-
-/*
- * Names the function that a CREATE FUNCTION creates or replaces, as in ALTER
- * FUNCTION.
- */
-ObjectWithArgs *
-ot_ddl_created_function(CreateFunctionStmt *create)
-{
-	ObjectWithArgs *function = makeNode(ObjectWithArgs);
-	char	   *name;
-	Oid			schema = QualifiedNameGetCreationNamespace(create->funcname, &name);
-	ListCell   *lc;
-
-	/* In the schema where it is created: its name alone may find another. */
-	function->objname = list_make2(makeString(get_namespace_name(schema)), makeString(name));
-	function->objfuncargs = create->parameters;
-	foreach(lc, create->parameters)
-	{
-		FunctionParameter *parameter = lfirst_node(FunctionParameter, lc);
-
-		if (parameter->mode != FUNC_PARAM_OUT && parameter->mode != FUNC_PARAM_TABLE)
-			function->objargs = lappend(function->objargs, parameter->argType);
-	}
-	return function;
 }
 
 /* ---- publications ---- */
@@ -595,12 +606,10 @@ ot_ddl_lock_relations(Node *stmt)
 			break;
 		case T_CreateFunctionStmt:
 			if (((CreateFunctionStmt *) stmt)->replace)
-				ddl_lock_tables_computing_with_function(OBJECT_ROUTINE,
-														ot_ddl_created_function((CreateFunctionStmt *) stmt));
+				ddl_lock_tables_computing_with_function(stmt);
 			break;
 		case T_AlterFunctionStmt:
-			ddl_lock_tables_computing_with_function(((AlterFunctionStmt *) stmt)->objtype,
-													((AlterFunctionStmt *) stmt)->func);
+			ddl_lock_tables_computing_with_function(stmt);
 			break;
 		case T_CreatePublicationStmt:
 			if (!((CreatePublicationStmt *) stmt)->for_all_tables)

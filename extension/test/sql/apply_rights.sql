@@ -293,6 +293,7 @@ GRANT CREATE ON SCHEMA hidden TO mallory;
 \c - mallory
 BEGIN;
 CREATE FUNCTION hidden.made() RETURNS int SET search_path = pg_catalog RETURN 1;
+CREATE OR REPLACE FUNCTION hidden.made() RETURNS int SET search_path = pg_catalog, pg_temp RETURN 2;
 SELECT unit.write_set() AS made \gset
 ROLLBACK;
 SET search_path = mallory;

@@ -178,6 +178,8 @@ pub trait Host {
     }
     /// A checkpoint up to `index` is durable.
     fn checkpointed(&mut self, _index: LogIndex, _tick: u64) {}
+    /// All is in `decided` that was acknowledged anywhere before [`super::Replica::confirm`] was called with this mark.
+    fn confirmed(&mut self, _mark: u64, _decided: LogIndex) {}
     /// Entries above this index must stay in the log, because the archive or a backup needs them.
     fn log_needed_above(&mut self, _tick: u64) -> Option<LogIndex> {
         None

@@ -19,6 +19,8 @@
 //!   one is in force than when it left, it is asked again: whoever voted then may be gone.
 //! - A read that may not ask asks nobody: it is answered under a lease, or told that it would have to.
 //! - Nothing is kept of a read that nobody waits for any more, for longer than until voters are asked again.
+//!
+//! The host asks in the same way whether a moment's commits are all known here ([`Replica::confirm`]).
 
 use super::{Host, Replica, Store};
 use crate::agent::Asked;
@@ -35,6 +37,8 @@ const ASK_AGAIN_TICKS: u64 = 25;
 pub(super) struct Reads {
     /// They began after the last question left.
     waiting: Vec<Read>,
+    /// What the host wants confirmed, as long as no question has left for it.
+    to_confirm: Option<u64>,
     /// The oldest first.
     open: VecDeque<Question>,
     next: u64,
@@ -43,6 +47,7 @@ pub(super) struct Reads {
 struct Question {
     number: u64,
     readers: Vec<Read>,
+    confirms: Option<u64>,
     conf: Conf,
     named: BTreeMap<NodeId, EntryId>,
     /// This node held a lease when the reads had begun: the newest entry that they have to wait for.
@@ -53,6 +58,10 @@ struct Question {
 impl Question {
     fn voters(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.conf.voters.iter().chain(&self.conf.outgoing).copied()
+    }
+
+    fn is_wanted(&self) -> bool {
+        !self.readers.is_empty() || self.confirms.is_some()
     }
 
     /// The newest entry that was named, once a majority has named one, or by those whose promises make the lease.
@@ -71,7 +80,7 @@ impl Question {
 
 impl Reads {
     pub fn new(first_question: u64) -> Reads {
-        Reads { waiting: Vec::new(), open: VecDeque::new(), next: first_question }
+        Reads { waiting: Vec::new(), to_confirm: None, open: VecDeque::new(), next: first_question }
     }
 
     /// The number of another question.
@@ -83,6 +92,14 @@ impl Reads {
 }
 
 impl<S: Store, O: Outbox> Replica<S, O> {
+    /// Has [`Host::confirmed`] called with this mark once everything is decided here that was acknowledged anywhere
+    /// before this call.  Does nothing while an earlier mark waits for that.
+    pub fn confirm(&mut self, mark: u64) {
+        if self.reads.open.iter().all(|open| open.confirms.is_none()) {
+            self.reads.to_confirm.get_or_insert(mark);
+        }
+    }
+
     /// A member asks for the last entry that this node's disk has.
     pub fn question<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, question: u64, host: &mut H) {
         host.send_last_entry(peer, question, self.consensus.last_on_disk());
@@ -101,9 +118,10 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     pub(super) fn work_reads<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         self.reads.waiting.extend(self.router.take_reads());
         self.take_back();
-        self.answer_reads();
+        self.answer_reads(host);
         // The clock is looked at after the reads have begun.
-        let leased = if self.reads.waiting.is_empty() { None } else { self.lease(host) };
+        let is_idle = self.reads.waiting.is_empty() && self.reads.to_confirm.is_none();
+        let leased = if is_idle { None } else { self.lease(host) };
         if leased.is_none() {
             let (may_ask, must_not) =
                 std::mem::take(&mut self.reads.waiting).into_iter().partition(|read| read.may_ask);
@@ -111,38 +129,44 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             let must_not: Vec<Read> = must_not;
             must_not.into_iter().for_each(|read| self.router.answer_read(read, LogIndex::ZERO, Asked::NotYet));
         }
-        if !self.reads.waiting.is_empty() && self.reads.open.len() < OPEN_MAX {
+        let are_waiting = !self.reads.waiting.is_empty() || self.reads.to_confirm.is_some();
+        if are_waiting && self.reads.open.len() < OPEN_MAX {
             let readers = std::mem::take(&mut self.reads.waiting);
+            let confirms = self.reads.to_confirm.take();
             let number = self.reads.number();
             let named = BTreeMap::from([(self.id, self.consensus.last_on_disk())]);
             let conf = self.consensus.conf().clone();
-            self.reads.open.push_back(Question { number, readers, conf, named, leased, ask_again_at: self.tick });
+            self.reads.open.push_back(Question { number, readers, confirms, conf, named, leased, ask_again_at: self.tick });
             // Perhaps all is known that it takes.
-            self.answer_reads();
+            self.answer_reads(host);
         }
         self.send_questions(host);
     }
 
     /// Takes back the reads of questions that left while another configuration was in force.
     fn take_back(&mut self) {
-        let (conf, Reads { waiting, open, .. }) = (self.consensus.conf(), &mut self.reads);
+        let (conf, Reads { waiting, to_confirm, open, .. }) = (self.consensus.conf(), &mut self.reads);
         open.retain_mut(|open| {
             let is_in_force = open.conf == *conf;
             if !is_in_force {
                 waiting.append(&mut open.readers);
+                *to_confirm = open.confirms.or(*to_confirm);
             }
             is_in_force
         });
     }
 
-    fn answer_reads(&mut self) {
+    fn answer_reads<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         let (index, term) = self.consensus.applied();
         let decided = EntryId { term, index };
         let is_answered = |open: &Question| open.newest().is_some_and(|newest| newest <= decided);
         // What the newest of them found was acknowledged covers the older ones.
         let Some(last) = self.reads.open.iter().rposition(is_answered) else { return };
         let at: LogIndex = self.certifier.last_committed();
-        for Question { readers, leased, .. } in self.reads.open.drain(..=last) {
+        for Question { readers, confirms, leased, .. } in self.reads.open.drain(..=last) {
+            if let Some(mark) = confirms {
+                host.confirmed(mark, self.certifier.decided());
+            }
             let asked = if leased.is_some() { Asked::Nobody } else { Asked::Others };
             readers.into_iter().for_each(|read| self.router.answer_read(read, at, asked));
         }
@@ -160,11 +184,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             is_time = true;
             question.ask_again_at = self.tick + ASK_AGAIN_TICKS;
             question.readers.retain(is_open);
-            if question.newest().is_none() && !question.readers.is_empty() {
+            if question.newest().is_none() && question.is_wanted() {
                 let silent: Vec<NodeId> = question.voters().filter(|id| !question.named.contains_key(id)).collect();
                 host.send_question(&silent, question.number);
             }
-            !question.readers.is_empty()
+            question.is_wanted()
         });
         // There was no room for a question of these.
         if is_time {

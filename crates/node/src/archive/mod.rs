@@ -62,8 +62,10 @@ const MARK_EVERY: Duration = Duration::from_millis(10);
 const MARKS_MAX: usize = 1 << 20;
 /// A clock that is off by more than this is taken to be wrong, and then to be right again.
 pub(crate) const CLOCK_OFF_MS: u64 = 60_000;
-/// In an archive that works no two times are further apart than this, whether there is an entry between them or not
-/// (`thread::IDLE_MARK_EVERY`).
+/// With nothing to archive, it is noted this often up to what time nothing newer was decided anywhere.
+const QUIET_MARK_EVERY: Duration = Duration::from_secs(10);
+/// In an archive of a node that works and reaches a majority no two times are further apart than this, whether there is
+/// an entry between them or not.
 pub(crate) const SILENCE_MS_MAX: u64 = 30_000;
 /// An archive that takes longer for a write is reported.
 const SLOW_AFTER: Duration = Duration::from_secs(30);
@@ -169,6 +171,10 @@ pub struct Archive {
     /// The entry that is sent next, and the life of the archive in which that holds.
     next: Option<(u64, LogIndex)>,
     decided: Marks,
+    /// When the last batch was handed over, or others were last asked whether something newer was decided.
+    quiet_since: Instant,
+    /// Up to this time nothing was acknowledged anywhere that is not in `decided`.
+    quiet_until_ms: Option<u64>,
 }
 
 struct Batch {
@@ -214,7 +220,30 @@ impl Archive {
         let ended = thread::spawn(folder.to_owned(), config, shared.clone(), taken)?;
         let mut marks = Marks::default();
         marks.note(decided, Instant::now(), now_ms());
-        Ok(Archive { folder: folder.to_owned(), shared, batches: Some(batches), ended, next: None, decided: marks })
+        Ok(Archive {
+            folder: folder.to_owned(),
+            shared,
+            batches: Some(batches),
+            ended,
+            next: None,
+            decided: marks,
+            quiet_since: Instant::now(),
+            quiet_until_ms: None,
+        })
+    }
+
+    /// Nothing came for a while: the time for which it wants to be told ([`Archive::quiet_until`]) that all is here.
+    pub fn asks_whether_quiet(&mut self) -> Option<u64> {
+        let is_time = self.quiet_since.elapsed() >= QUIET_MARK_EVERY;
+        is_time.then(|| {
+            self.quiet_since = Instant::now();
+            now_ms()
+        })
+    }
+
+    /// Everything that was acknowledged anywhere before this time is decided here.
+    pub fn quiet_until(&mut self, time_ms: u64) {
+        self.quiet_until_ms = Some(time_ms);
     }
 
     /// Everything up to `index` is decided.
@@ -226,7 +255,10 @@ impl Archive {
     pub fn pump(&mut self, log: &RaftLog) -> crate::Result<()> {
         for _ in 0..BATCHES_AT_ONCE {
             let Some((life, next)) = self.next_to_send(log) else { break };
-            let Some((decided, time_ms)) = self.decided.from(next) else { break };
+            let Some((decided, time_ms)) = self.decided.from(next) else {
+                self.note_quiet(life, next, log)?;
+                break;
+            };
             let whole = log.entries(next.0, decided.0 + 1, BATCH_BYTES, GetEntriesContext::empty(false));
             let read = whole.and_then(|entries| Ok((entries, log.term(next.0 - 1)?)));
             let (entries, term) =
@@ -234,14 +266,34 @@ impl Archive {
             let Some(last) = entries.last().map(|e| LogIndex(e.index)) else { break };
             let previous = Previous::new(next.0 - 1, term);
             let bytes = entries.iter().map(|e| e.data.len() + 64).sum();
-            self.shared.lock().under_way_bytes += bytes;
-            let Some(batches) = &self.batches else { break };
-            if batches.try_send(Batch { life, previous, time_ms, entries, bytes }).is_err() {
-                self.shared.lock().under_way_bytes -= bytes;
+            if !self.hand_over(Batch { life, previous, time_ms, entries, bytes }) {
                 break;
             }
             self.next = Some((life, last.next()));
         }
+        Ok(())
+    }
+
+    /// `false`: the archiver takes no more at the moment.
+    fn hand_over(&mut self, batch: Batch) -> bool {
+        let bytes = batch.bytes;
+        self.shared.lock().under_way_bytes += bytes;
+        let is_taken = self.batches.as_ref().is_some_and(|batches| batches.try_send(batch).is_ok());
+        match is_taken {
+            // What it says of the time is newer than what was confirmed before.
+            true => (self.quiet_since, self.quiet_until_ms) = (Instant::now(), None),
+            false => self.shared.lock().under_way_bytes -= bytes,
+        }
+        is_taken
+    }
+
+    /// All that is decided was handed over, up to `next`: so may be the time up to which that is all there was.
+    fn note_quiet(&mut self, life: u64, next: LogIndex, log: &RaftLog) -> crate::Result<()> {
+        let Some(time_ms) = self.quiet_until_ms else { return Ok(()) };
+        let before = next.0 - 1;
+        let term =
+            log.term(before).map_err(|e| crate::Error::Internal(format!("reading the log to archive it: {e}")))?;
+        self.hand_over(Batch { life, previous: Previous::new(before, term), time_ms, entries: Vec::new(), bytes: 0 });
         Ok(())
     }
 

@@ -583,6 +583,36 @@ fn a_backup_is_told_of_though_the_archive_is_never_idle() {
     archive.end();
 }
 
+/// Goal: a node that is cut off does not say that nothing newer was decided: it cannot know.
+#[test]
+fn a_quiet_time_is_noted_when_it_is_confirmed_and_all_is_archived() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("archive");
+    std::fs::create_dir(&folder).unwrap();
+    let mut node_log = log(&dir.path().join("log"), 50);
+    let mut archive = Archive::start(&config(dir.path()), &folder, LogIndex(50)).unwrap();
+    pump_until(&mut archive, &node_log, "archived", |r| r.archived == LogIndex(50));
+    let before = archive.report(LogIndex(50)).time_ms;
+    assert_eq!(archive.asks_whether_quiet(), None);
+    archive.quiet_since = Instant::now() - QUIET_MARK_EVERY;
+    let asked = archive.asks_whether_quiet().expect("it was quiet for long");
+    assert_eq!(archive.asks_whether_quiet(), None);
+    archive.pump(&node_log).unwrap();
+    assert_eq!(archive.report(LogIndex(50)).time_ms, before);
+    archive.quiet_until(asked + 5000);
+    pump_until(&mut archive, &node_log, "noted", |r| r.time_ms == asked + 5000);
+    // Entries that are decided by then go first, with a time of their own.
+    node_log.append(&[entry(51)], None, false).unwrap();
+    archive.decided.note(LogIndex(51), Instant::now(), asked + 7000);
+    archive.quiet_until(asked + 6000);
+    pump_until(&mut archive, &node_log, "archived", |r| r.archived == LogIndex(51));
+    assert_eq!(archive.quiet_until_ms, None);
+    archive.end();
+    let mut reader = Reader::open(&folder).unwrap();
+    assert_eq!(reader.decided_within(LogIndex(51)).unwrap(), Some((asked + 5000, asked + 7000)));
+    assert_eq!(reader.end().unwrap(), (LogIndex(51), asked + 7000));
+}
+
 #[test]
 fn an_archive_ahead_of_its_log_is_refused_in_words() {
     let dir = tempfile::tempdir().unwrap();

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(2);
-/// With nothing to write, it notes this often up to what time nothing newer was decided.
-const IDLE_MARK_EVERY: Duration = Duration::from_secs(10);
+/// With nothing to write, it shows this often that its disk works.
+const IDLE_SYNC_EVERY: Duration = Duration::from_secs(10);
 
 /// Tells when the thread has ended.
 pub(super) struct Ended(Receiver<()>);
@@ -136,11 +136,9 @@ impl Archiver {
 
     fn work(&self, writer: &mut Writer) -> Why {
         let life = self.shared.lock().life;
-        // When what is written has to be synced; when the time has to be noted again.
-        let (mut sync_at, mut mark_at) = (None, Instant::now() + IDLE_MARK_EVERY);
+        let (mut sync_at, mut is_due) = (Instant::now() + IDLE_SYNC_EVERY, false);
         loop {
-            let wake = sync_at.unwrap_or(mark_at);
-            let (batch, ends) = match self.batches.recv_timeout(wake.saturating_duration_since(Instant::now())) {
+            let (batch, ends) = match self.batches.recv_timeout(sync_at.saturating_duration_since(Instant::now())) {
                 Ok(batch) => (Some(batch), false),
                 Err(RecvTimeoutError::Timeout) => (None, false),
                 Err(RecvTimeoutError::Disconnected) => (None, true),
@@ -148,18 +146,17 @@ impl Archiver {
             let work = || {
                 if let Some(batch) = batch {
                     self.shared.lock().under_way_bytes -= batch.bytes;
-                    if batch.life == life {
+                    // While it is empty there is nothing whose time could be noted.
+                    if batch.life == life && !(batch.entries.is_empty() && writer.last().is_none()) {
                         writer.append(batch.previous, batch.time_ms, &batch.entries)?;
-                        sync_at.get_or_insert(Instant::now() + SYNC_EVERY);
+                        if !std::mem::replace(&mut is_due, true) {
+                            sync_at = Instant::now() + SYNC_EVERY;
+                        }
                     }
-                } else if mark_at <= Instant::now() && sync_at.is_none() {
-                    self.note_the_time(writer)?;
-                    sync_at = Some(Instant::now());
                 }
-                if ends || sync_at.is_some_and(|at| at <= Instant::now()) {
+                if ends || sync_at <= Instant::now() {
                     writer.sync()?;
-                    sync_at = None;
-                    mark_at = Instant::now() + IDLE_MARK_EVERY;
+                    (sync_at, is_due) = (Instant::now() + IDLE_SYNC_EVERY, false);
                     let last_backup = last_backup(&self.folder);
                     let mut state = self.shared.lock();
                     state.archived = writer.last().or(state.archived);
@@ -178,15 +175,6 @@ impl Archiver {
                 Ok(()) => {}
                 Err(e) => return Why::Failed(e),
             }
-        }
-    }
-
-    /// Nothing came for a while: notes that the archive is complete up to now.
-    fn note_the_time(&self, writer: &mut Writer) -> super::Result<()> {
-        let whole = self.shared.lock().problem.is_none();
-        match writer.end() {
-            Some(end) if whole => writer.append(end, super::now_ms(), &[]),
-            _ => Ok(()),
         }
     }
 }

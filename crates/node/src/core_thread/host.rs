@@ -206,6 +206,12 @@ impl Host for NodeHost {
         self.retained.checkpointed(index, tick);
     }
 
+    fn confirmed(&mut self, time_ms: u64, _decided: LogIndex) {
+        if let Some(archive) = &mut self.archive {
+            archive.quiet_until(time_ms);
+        }
+    }
+
     fn log_needed_above(&mut self, tick: u64) -> Option<LogIndex> {
         let archived = self.archive.as_ref().map(|a| a.archived());
         archived.into_iter().chain(self.retained.least(tick)).min()

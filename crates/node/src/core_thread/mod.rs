@@ -301,6 +301,9 @@ impl CoreThread {
     fn on_tick(&mut self) -> Result<()> {
         self.host.lag.decided(self.replica.certifier.last_committed(), Instant::now());
         self.withdraw_requests();
+        if let Some(time_ms) = self.host.archive.as_mut().and_then(Archive::asks_whether_quiet) {
+            self.replica.confirm(time_ms);
+        }
         self.replica.tick(&mut self.host)?;
         self.note_leaderless();
         self.forget_lag();
