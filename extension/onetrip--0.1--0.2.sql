@@ -217,6 +217,12 @@ SELECT r.region, r.node_id, r.statement, r."table", r.index, r.state,
    AND p.index_relid = here.indexrelid AND p.datname = pg_catalog.current_database();
 COMMENT ON VIEW onetrip.jobs IS
     'Indexes of CREATE INDEX and REINDEX CONCURRENTLY in each region: building, built, done, or failed with an error; progress of this region only. Partitions of DETACH CONCURRENTLY: waiting, or done.';
+ALTER TABLE onetrip.job_here ALTER error SET STATISTICS 0;
+ALTER TABLE onetrip.job_report ALTER error SET STATISTICS 0;
+-- Those that 0.1 has gathered.
+DELETE FROM pg_catalog.pg_statistic AS s USING pg_catalog.pg_class AS c, pg_catalog.pg_attribute AS a
+ WHERE c.relnamespace = 'onetrip'::pg_catalog.regnamespace AND a.attrelid = c.oid AND a.attstattarget = 0
+   AND s.starelid = a.attrelid AND s.staattnum = a.attnum;
 
 -- ---- to compare regions ----
 

@@ -199,6 +199,7 @@ extern void ot_reads_init(void);
 
 /* own_tables.c */
 extern void ot_own_tables_init(void);
+extern void ot_own_tables_check_statement(Node *stmt);
 extern void ot_reads_check_may_hold(void);
 extern void ot_reads_take_keys(void);
 

@@ -9,6 +9,10 @@
  * is a member of pg_write_all_data, and read because it is one of
  * pg_read_all_data.  Here that is not enough, nor for the views on these tables.
  *
+ * Nor does it let a role lock them, as a query or as LOCK TABLE does: the server
+ * would wait.  The weakest lock is excepted.  The same goes for what members of
+ * pg_maintain may run in a transaction block.
+ *
  * (Row level security would not do: PostgreSQL ignores it for tables with the OIDs
  * of the time before the server's first start, which these have.)
  *
@@ -22,11 +26,15 @@
 #include "capture/capture_internal.h"
 
 #include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_namespace.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "rewrite/rewriteHandler.h"
 #include "utils/acl.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
@@ -92,6 +100,80 @@ ot_own_tables_check(OT_CHECK_PERMS_PARAMETERS)
 		return false;
 	}
 	return prev_check_perms == NULL || prev_check_perms(OT_CHECK_PERMS_ARGUMENTS);
+}
+
+/* What a LOCK of a view locks is looked for. */
+typedef struct Locked
+{
+	Oid			schema;
+	List	   *views;			/* those that have been looked into */
+} Locked;
+
+static void own_tables_check_lock(Oid relid, Locked *locked);
+
+static bool
+own_tables_check_lock_in_query(Node *node, void *locked)
+{
+	ListCell   *lc;
+
+	if (node == NULL)
+		return false;
+	if (!IsA(node, Query))
+		return expression_tree_walker(node, own_tables_check_lock_in_query, locked);
+	foreach(lc, ((Query *) node)->rtable)
+	{
+		RangeTblEntry *rte = lfirst_node(RangeTblEntry, lc);
+
+		if (rte->rtekind == RTE_RELATION)
+			own_tables_check_lock(rte->relid, locked);
+	}
+	return query_tree_walker((Query *) node, own_tables_check_lock_in_query, locked, QTW_IGNORE_JOINALIASES);
+}
+
+static void
+own_tables_check_lock(Oid relid, Locked *locked)
+{
+	Relation	view;
+
+	if (own_tables_contain(relid, locked->schema))
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLE, get_rel_name(relid));
+	if (get_rel_relkind(relid) != RELKIND_VIEW || list_member_oid(locked->views, relid))
+		return;
+	locked->views = lappend_oid(locked->views, relid);
+	view = try_relation_open(relid, AccessShareLock);
+	if (view == NULL)
+		return;
+	if (view->rd_rel->relkind == RELKIND_VIEW)
+		(void) own_tables_check_lock_in_query((Node *) get_view_query(view), locked);
+	relation_close(view, AccessShareLock);
+}
+
+/* Called before a utility statement, and after LOCK: in between, others may have changed a view. */
+void
+ot_own_tables_check_statement(Node *stmt)
+{
+	Locked		locked = {InvalidOid, NIL};
+	List	   *names = NIL;
+	ListCell   *lc;
+
+	if (IsA(stmt, LockStmt) && ((LockStmt *) stmt)->mode > AccessShareLock)
+		names = ((LockStmt *) stmt)->relations;
+	else if (IsA(stmt, ClusterStmt) && ((ClusterStmt *) stmt)->relation != NULL)
+		names = list_make1(((ClusterStmt *) stmt)->relation);
+	else if (IsA(stmt, ReindexStmt) && ((ReindexStmt *) stmt)->relation != NULL)
+		names = list_make1(((ReindexStmt *) stmt)->relation);
+	if (names == NIL || !IsTransactionState() || superuser())
+		return;
+	locked.schema = get_namespace_oid("onetrip", true);
+	if (!OidIsValid(locked.schema))
+		return;
+	foreach(lc, names)
+	{
+		Oid			relid = RangeVarGetRelid(lfirst_node(RangeVar, lc), NoLock, true);
+
+		if (OidIsValid(relid))
+			own_tables_check_lock(relid, &locked);
+	}
 }
 
 void

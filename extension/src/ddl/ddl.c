@@ -757,6 +757,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	Call		call = {context, params, env, dest, completion};
 
 	ddl_check_function_of_index(node);
+	ot_own_tables_check_statement(node);
 	if (ot_is_apply_worker)
 	{
 		ddl_replay_statement(pstmt, query, read_only_tree, context, params, env, dest, completion);
@@ -840,6 +841,8 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 					  query, read_only_tree, context, params, env, dest, completion);
 	if (kind == OT_STATEMENT_TRUNCATE || kind == OT_STATEMENT_REFRESH)
 		ot_unseen_catalog_rows_travel(catalog_rows);
+	if (IsA(node, LockStmt))
+		ot_own_tables_check_statement(node);
 	if (IsA(node, LockStmt) && ot_capturing())
 		ot_lock_table_note((LockStmt *) node);
 	if (pushed)
