@@ -41,7 +41,6 @@
 #include "nodes/makefuncs.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -207,36 +206,15 @@ ot_apply_relation(OtReader *r)
  * be captured.  After an ERROR, the end of the transaction restores all this.
  *
  * No index runs as the superuser, whether we know of functions in it or not.
- * What those that we know of have set is undone.
+ * What those that we know of have set is undone; for them the role is the
+ * session user, too.
  */
-typedef struct UserContext
-{
-	Oid			user;
-	int			security_context;
-	int			nest_level;		/* 0: settings are not undone */
-	bool		read_only;
-} UserContext;
-
 static void
-apply_row_enter_user_context(UserContext *saved, Relation rel, bool undo_settings)
+apply_row_enter_user_context(OtUserContext *saved, Relation rel, bool own_settings)
 {
-	GetUserIdAndSecContext(&saved->user, &saved->security_context);
-	SetUserIdAndSecContext(OidIsValid(ot_session_settings_role()) ? ot_session_settings_role() :
-						   rel->rd_rel->relowner,
-						   saved->security_context | SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_RESTRICTED_OPERATION);
-	saved->read_only = XactReadOnly;
-	saved->nest_level = undo_settings ? NewGUCNestLevel() : 0;
-	XactReadOnly = true;
-}
-
-static void
-apply_row_leave_user_context(UserContext *saved)
-{
-	XactReadOnly = saved->read_only;
-	if (saved->nest_level > 0)
-		AtEOXact_GUC(false, saved->nest_level);
-	SetUserIdAndSecContext(saved->user, saved->security_context);
+	ot_user_enter(saved,
+				  OidIsValid(ot_session_settings_role()) ? ot_session_settings_role() : rel->rd_rel->relowner,
+				  OT_USER_READ_ONLY | (own_settings ? OT_USER_OWN_SETTINGS : 0));
 }
 
 /* ---- opening and closing ---- */
@@ -272,7 +250,7 @@ apply_row_open_table(OpenTable *table)
 	RangeVar   *name = makeRangeVar(table->schema, table->name, -1);
 	RangeTblEntry *rte = makeNode(RangeTblEntry);
 	Oid			relid = RangeVarGetRelid(name, RowExclusiveLock, true);
-	UserContext	context;
+	OtUserContext context;
 
 	/* An earlier entry that creates it may still be on its way. */
 	if (!OidIsValid(relid) && ot_apply_take_turn())
@@ -319,7 +297,7 @@ apply_row_open_table(OpenTable *table)
 	table->result_rel = makeNode(ResultRelInfo);
 	InitResultRelInfo(table->result_rel, table->rel, 1, NULL, 0);
 	ExecOpenIndices(table->result_rel, false);
-	apply_row_leave_user_context(&context);
+	ot_user_leave(&context);
 
 	/*
 	 * Otherwise PostgreSQL looks up which columns an UPDATE changes, and
@@ -707,7 +685,7 @@ apply_row_begin_change(void)
 static void
 apply_row_insert_index_tuples(OpenTable *table, TupleTableSlot *row, bool update, bool only_summarizing)
 {
-	UserContext	context;
+	OtUserContext context;
 	List	   *with_duplicates;
 	ListCell   *lc;
 
@@ -716,7 +694,7 @@ apply_row_insert_index_tuples(OpenTable *table, TupleTableSlot *row, bool update
 	apply_row_enter_user_context(&context, table->rel, table->info->runs_functions);
 	with_duplicates = OT_INSERT_INDEX_TUPLES(table->result_rel, row, table->estate, update,
 											 table->unchecked, only_summarizing);
-	apply_row_leave_user_context(&context);
+	ot_user_leave(&context);
 	foreach(lc, with_duplicates)
 	{
 		/* others are checked late, where the row was written */

@@ -58,6 +58,7 @@ ot_sql_worker_start(const char *name)
 		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"},
 		{"role", "none"},
+		{"session_replication_role", "origin"},
 		{"onetrip.read", "local"},
 		{"onetrip.max_staleness", "-1"},
 		{"onetrip.max_trips", "-1"},

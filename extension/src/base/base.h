@@ -153,6 +153,24 @@ extern bool ot_in_replicated_database(void);	/* needs a transaction */
 extern bool ot_capturing(void);
 extern void ot_check_writable(void);
 
+/* user_context.c */
+#define OT_USER_RESTRICTED		(SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION)
+#define OT_USER_READ_ONLY		0x01
+#define OT_USER_OWN_SETTINGS	0x02
+
+typedef struct OtUserContext
+{
+	Oid			user;
+	int			security_context;
+	int			nest_level;		/* 0: settings are not undone */
+	bool		read_only;
+} OtUserContext;
+
+extern void ot_user_enter(OtUserContext *saved, Oid role, int rules);
+extern void ot_user_leave(const OtUserContext *saved);
+extern void ot_user_log_in(Oid role);
+extern void ot_user_log_out(int nest_level);
+
 /*
  * Checked in builds with stop points, and for a PostgreSQL that was built with
  * assertions.  Debian's was not.

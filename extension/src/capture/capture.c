@@ -201,20 +201,15 @@ capture_compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, ES
 {
 	ExprContext *econtext = GetPerTupleExprContext(estate);
 	MemoryContext context = CurrentMemoryContext;
-	bool		read_only = XactReadOnly;
+	OtUserContext user;
 	volatile bool in_index = true;
 	ErrorData  *volatile why = NULL;
-	Oid			user;
-	int			security_context;
 
 	/* Expression states belong to the estate and must not stay in the cache. */
 	info->ii_ExpressionsState = NIL;
 	info->ii_PredicateState = NULL;
 	econtext->ecxt_scantuple = slot;
-	GetUserIdAndSecContext(&user, &security_context);
-	SetUserIdAndSecContext(user, security_context | SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_RESTRICTED_OPERATION);
-	XactReadOnly = true;
+	ot_user_enter(&user, GetUserId(), OT_USER_READ_ONLY);
 	PG_TRY();
 	{
 		if (info->ii_Predicate != NIL)
@@ -229,8 +224,7 @@ capture_compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, ES
 		FlushErrorState();
 	}
 	PG_END_TRY();
-	XactReadOnly = read_only;
-	SetUserIdAndSecContext(user, security_context);
+	ot_user_leave(&user);
 	info->ii_ExpressionsState = NIL;
 	info->ii_PredicateState = NULL;
 	if (why != NULL)

@@ -76,8 +76,7 @@ ot_contents_note(Oid relid, uint8 flags)
 	Snapshot	snapshot;
 	TableScanDesc scan;
 	TupleTableSlot *slot;
-	Oid			saved_user;
-	int			saved_sec_context;
+	OtUserContext owner;
 
 	CommandCounterIncrement();
 	rel = relation_open(relid, NoLock);
@@ -88,9 +87,7 @@ ot_contents_note(Oid relid, uint8 flags)
 	 * filled it: here, and in the other regions, which are told the role that
 	 * recorded the rows.  The role that runs REFRESH may be a superuser.
 	 */
-	GetUserIdAndSecContext(&saved_user, &saved_sec_context);
-	SetUserIdAndSecContext(rel->rd_rel->relowner, saved_sec_context |
-						   SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
+	ot_user_enter(&owner, rel->rd_rel->relowner, 0);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	scan = table_beginscan(rel, snapshot, 0, NULL);
 	slot = table_slot_create(rel, NULL);
@@ -102,7 +99,7 @@ ot_contents_note(Oid relid, uint8 flags)
 	ExecDropSingleTupleTableSlot(slot);
 	table_endscan(scan);
 	UnregisterSnapshot(snapshot);
-	SetUserIdAndSecContext(saved_user, saved_sec_context);
+	ot_user_leave(&owner);
 	relation_close(rel, NoLock);
 }
 

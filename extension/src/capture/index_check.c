@@ -47,7 +47,6 @@
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
 #include "nodes/tidbitmap.h"
-#include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -243,9 +242,7 @@ ot_rows_not_in_index(PG_FUNCTION_ARGS)
 	Oid			indexid = PG_GETARG_OID(0);
 	Oid			heapid = IndexGetRelation(indexid, true);
 	Search	   *search = palloc0(sizeof(Search));
-	Oid			caller;
-	int			security;
-	int			nest;
+	OtUserContext owner;
 	bool		looked;
 
 	/* The table is locked first, as everywhere. */
@@ -271,16 +268,12 @@ ot_rows_not_in_index(PG_FUNCTION_ARGS)
 				 errhint("Rebuild it with REINDEX.")));
 
 	/* Functions of the index run as the table's owner. */
-	GetUserIdAndSecContext(&caller, &security);
-	SetUserIdAndSecContext(search->heap->rd_rel->relowner,
-						   security | SECURITY_RESTRICTED_OPERATION);
-	nest = NewGUCNestLevel();
+	ot_user_enter(&owner, search->heap->rd_rel->relowner, OT_USER_OWN_SETTINGS);
 	search->memory = CurrentMemoryContext;
 	search->snapshot = RegisterSnapshot(GetTransactionSnapshot());
 	looked = index_check_search_index(search);
 	UnregisterSnapshot(search->snapshot);
-	AtEOXact_GUC(false, nest);
-	SetUserIdAndSecContext(caller, security);
+	ot_user_leave(&owner);
 
 	index_close(search->index, NoLock);
 	table_close(search->heap, NoLock);

@@ -556,10 +556,12 @@ ot_session_settings_read(OtReader *r)
 	level = NewGUCNestLevel();
 	ot_session_settings_apply(r, role, false);
 	/*
-	 * The role does not exist here, so functions run as the table's owner; no
+	 * If the role does not exist here, functions run as the table's owner; no
 	 * schema of a user may make them call something else.
 	 */
-	if (!OidIsValid(role))
+	if (OidIsValid(role))
+		ot_user_log_in(role);
+	else
 		(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_SUSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, WARNING, false);
 	pfree(name);
@@ -582,7 +584,7 @@ ot_session_settings_end(void)
 {
 	if (level == 0)
 		return;
-	AtEOXact_GUC(false, level);
+	ot_user_log_out(level);
 	level = 0;
 	role = InvalidOid;
 }

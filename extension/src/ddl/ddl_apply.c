@@ -3,12 +3,13 @@
  * ddl_apply.c
  *	  Runs a statement that another region has recorded.
  *
- * Runs in the apply worker, in the transaction of the entry, with
- * session_replication_role = replica and the transaction time of the original
- * transaction.  The statement runs as the role that ran it there, with the
- * settings that it had there.  After an ERROR, the end of the transaction
- * restores role and settings; the entry is then tried again, since it is
- * decided.
+ * Runs in the apply worker, in the transaction of the entry, with the transaction
+ * time of the original transaction.  The statement runs as the role that ran it
+ * there, with the settings that it had there.  It fires no event triggers (ddl.c);
+ * but what its functions write, into tables whose rows are this server's own, fires
+ * triggers as everywhere, since only superusers may switch them off.  After an
+ * ERROR, the end of the transaction restores role and settings; the entry is then
+ * tried again, since it is decided.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -58,22 +59,35 @@ ot_ddl_says_statement(const ErrorContextCallback *context)
 }
 
 /*
- * The worker's own session user is a superuser.  A user function that the
- * statement runs must neither return to that user with SET ROLE nor leave
- * anything behind for later entries, such as temporary tables.  So the rules
- * for SECURITY DEFINER functions and for maintenance commands apply, starting
- * with parsing, which may run functions too (the CHECK of a domain, for a
- * constant).
+ * The restricted rules (user_context.c) apply from parsing on, which may run
+ * functions too: the CHECK of a domain, for a constant.
  */
-#define NOT_TRUSTED (SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION)
+#define NOT_TRUSTED OT_USER_RESTRICTED
 
-/* These rules are relaxed for scripts, which may use temporary tables. */
-static int
-ddl_apply_security_context(Node *stmt)
+/*
+ * They are relaxed for scripts, which may use temporary tables.  What a script's
+ * triggers have written where it ran travels with the tables that it has filled.
+ */
+static bool
+ddl_apply_runs_script(Node *stmt)
 {
-	if (IsA(stmt, CreateExtensionStmt) || IsA(stmt, AlterExtensionStmt))
-		return SECURITY_LOCAL_USERID_CHANGE;
-	return NOT_TRUSTED;
+	return IsA(stmt, CreateExtensionStmt) || IsA(stmt, AlterExtensionStmt);
+}
+
+static void
+ddl_apply_set(const char *name, const char *value)
+{
+	(void) set_config_option(name, value, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, ERROR, false);
+}
+
+/* PostgreSQL lets nobody rename the session user; a SECURITY DEFINER function may rename the role that it runs as. */
+static bool
+ddl_apply_renames(Node *stmt, Oid roleid)
+{
+	RenameStmt *rename = (RenameStmt *) stmt;
+
+	return IsA(stmt, RenameStmt) && rename->renameType == OBJECT_ROLE &&
+		get_role_oid(rename->subname, true) == roleid;
 }
 
 /*
@@ -274,7 +288,13 @@ ddl_apply_run_statement(PlannedStmt *pstmt, const char *text, Oid roleid, int se
 	/* some statements pop the snapshot they are given */
 	if (!ActiveSnapshotSet())
 		PushActiveSnapshot(GetTransactionSnapshot());
-	SetUserIdAndSecContext(roleid, sec_context | ddl_apply_security_context(pstmt->utilityStmt));
+	if (ddl_apply_runs_script(pstmt->utilityStmt))
+	{
+		ddl_apply_set("session_replication_role", "replica");
+		SetUserIdAndSecContext(roleid, sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	}
+	else if (ddl_apply_renames(pstmt->utilityStmt, roleid))
+		ot_user_log_in(BOOTSTRAP_SUPERUSERID);
 	ot_ddl_entry_comes();
 	ProcessUtility(pstmt, text, false, PROCESS_UTILITY_QUERY, NULL, NULL,
 				   None_Receiver, NULL);
@@ -359,17 +379,18 @@ ot_ddl_apply_statement(OtReader *r)
 	{
 		/* The role first: search_path may contain "$user". */
 		GetUserIdAndSecContext(&saved_user, &saved_sec_context);
+		ot_user_log_in(roleid);
 		SetUserIdAndSecContext(roleid, saved_sec_context | NOT_TRUSTED);
 		ot_session_settings_apply(r, roleid, true);
 		/* they may use temporary objects, and were checked where they were written */
-		(void) set_config_option("check_function_bodies", "off", PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_SAVE, true, 0, false);
+		ddl_apply_set("check_function_bodies", "off");
+		ddl_apply_set("session_replication_role", "origin");
 
 		ot_ddl_set_replaying(true);
 		ddl_apply_run_text(text, roleid, saved_sec_context);
 
 		/* false: undoes what its functions have set, too */
-		AtEOXact_GUC(false, guc_level);
+		ot_user_log_out(guc_level);
 	}
 	PG_FINALLY();
 	{

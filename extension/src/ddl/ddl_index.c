@@ -369,6 +369,16 @@ ddl_index_wait_for_snapshots(TransactionId xmin)
 	pfree(old);
 }
 
+/* PostgreSQL runs the functions of an index as the owner of its table, who is the session user here, too. */
+static void
+ddl_index_enter_owner(OtUserContext *saved, Oid table)
+{
+	Relation	rel = table_open(table, NoLock);
+
+	ot_user_enter(saved, rel->rd_rel->relowner, OT_USER_OWN_SETTINGS);
+	table_close(rel, NoLock);
+}
+
 /*
  * Builds the index of a job, in transactions as PostgreSQL's CREATE INDEX
  * CONCURRENTLY does; the functions that do the work are PostgreSQL's.  One that
@@ -385,6 +395,7 @@ ot_index_build(Oid table, Oid index)
 	LOCKTAG		tag;
 	Snapshot	snapshot;
 	TransactionId xmin;
+	OtUserContext owner;
 	const int	params[] = {PROGRESS_CREATEIDX_COMMAND, PROGRESS_CREATEIDX_INDEX_OID};
 	const int64 values[] = {PROGRESS_CREATEIDX_COMMAND_CREATE_CONCURRENTLY, index};
 
@@ -424,7 +435,9 @@ ot_index_build(Oid table, Oid index)
 		StartTransactionCommand();
 		PushActiveSnapshot(GetTransactionSnapshot());
 		ddl_index_empty(index);
+		ddl_index_enter_owner(&owner, table);
 		index_concurrently_build(table, index);
+		ot_user_leave(&owner);
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 		StartTransactionCommand();
@@ -435,7 +448,9 @@ ot_index_build(Oid table, Oid index)
 	StartTransactionCommand();
 	snapshot = RegisterSnapshot(GetTransactionSnapshot());
 	PushActiveSnapshot(snapshot);
+	ddl_index_enter_owner(&owner, table);
 	validate_index(table, index, snapshot);
+	ot_user_leave(&owner);
 	xmin = snapshot->xmin;
 	PopActiveSnapshot();
 	UnregisterSnapshot(snapshot);

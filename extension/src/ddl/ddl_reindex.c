@@ -220,13 +220,9 @@ reindex_make_copy(Oid table, Oid index)
 	ObjectAddress depender;
 	ObjectAddress referenced;
 	Oid			copy;
-	Oid			user;
-	int			sec_context;
-	int			guc_level;
+	OtUserContext owner;
 
-	GetUserIdAndSecContext(&user, &sec_context);
-	SetUserIdAndSecContext(rel->rd_rel->relowner, sec_context | SECURITY_RESTRICTED_OPERATION);
-	guc_level = NewGUCNestLevel();
+	ot_user_enter(&owner, rel->rd_rel->relowner, OT_USER_OWN_SETTINGS);
 	OT_RESTRICT_SEARCH_PATH();
 	original = index_open(index, AccessShareLock);
 	copy = index_concurrently_create_copy(rel, index, original->rd_rel->reltablespace, reindex_choose_name(original));
@@ -241,8 +237,7 @@ reindex_make_copy(Oid table, Oid index)
 	recordDependencyOn(&depender, &referenced, DEPENDENCY_AUTO);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
-	AtEOXact_GUC(false, guc_level);
-	SetUserIdAndSecContext(user, sec_context);
+	ot_user_leave(&owner);
 	ot_index_note_job(copy, "REINDEX INDEX CONCURRENTLY");
 	return copy;
 }

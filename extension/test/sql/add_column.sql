@@ -6,7 +6,7 @@ CREATE SCHEMA add_column;
 SET search_path = add_column;
 CREATE FUNCTION drawn() RETURNS float VOLATILE LANGUAGE plpgsql AS $$
 BEGIN
-    IF current_setting('session_replication_role') = 'replica' THEN RAISE 'computed where it is applied'; END IF;
+    IF current_setting('check_function_bodies') = 'off' THEN RAISE 'computed where it is applied'; END IF;
     RETURN random();
 END $$;
 CREATE TABLE t (id int PRIMARY KEY, v text, w int GENERATED ALWAYS AS (id * 2) STORED);
@@ -95,7 +95,7 @@ ROLLBACK;
 -- STABLE is not enough either: the value may be another one in other regions, and even computing it may fail there.
 CREATE FUNCTION here() RETURNS text STABLE LANGUAGE plpgsql AS $$
 BEGIN
-    IF current_setting('session_replication_role') = 'replica' THEN RAISE 'computed where it is applied'; END IF;
+    IF current_setting('check_function_bodies') = 'off' THEN RAISE 'computed where it is applied'; END IF;
     RETURN pg_backend_pid() || current_setting('work_mem') || session_user;
 END $$;
 CREATE TABLE stable (id int PRIMARY KEY, v text);

@@ -1,15 +1,38 @@
 -- Goal: in the apply worker, a user's functions can do no more than they could do before, and they leave nothing behind.
 -- Method: a function that tries everything, in every place where a user can make one run; the write sets are rolled back and then applied.
--- What it tries: another role, a temporary table, a change of a table, a setting for whatever runs next.
+-- What it tries: another role, a temporary table, a change of a table, a setting for whatever runs next; to write past the trigger and
+-- the foreign key of somebody else's tables whose rows are each server's own; and to be somebody else for their functions.
 CREATE ROLE mallory LOGIN;
+CREATE ROLE guard;
 SELECT current_user AS super \gset
 CREATE SCHEMA mallory AUTHORIZATION mallory;
+CREATE SCHEMA guarded AUTHORIZATION guard;
+SET ROLE guard;
+SET search_path = guarded;
+GRANT USAGE ON SCHEMA guarded TO mallory;
+CREATE TABLE known (id int PRIMARY KEY);
+INSERT INTO known VALUES (1);
+CREATE TABLE in_heap (who text, what int REFERENCES known) USING heap;
+CREATE UNLOGGED TABLE in_unlogged (who text, what int REFERENCES known);
+CREATE FUNCTION checks_who() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.who <> current_user THEN RAISE 'not %', NEW.who USING ERRCODE = 'GUARD'; END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER checks_who BEFORE INSERT ON in_heap FOR EACH ROW EXECUTE FUNCTION checks_who();
+CREATE TRIGGER checks_who BEFORE INSERT ON in_unlogged FOR EACH ROW EXECUTE FUNCTION checks_who();
+GRANT INSERT ON in_heap, in_unlogged TO mallory;
+CREATE FUNCTION answers() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS
+    $$SELECT CASE WHEN session_user = 'mallory' THEN 'nothing' ELSE 'a secret' END$$;
+RESET ROLE;
 GRANT USAGE ON SCHEMA unit TO mallory;
 \c - mallory
 SET search_path = mallory;
 CREATE TABLE notes (id int PRIMARY KEY);
 CREATE FUNCTION tries() RETURNS text LANGUAGE plpgsql AS $$
-DECLARE done text := 'as ' || current_user;
+DECLARE
+    done text := 'as ' || current_user;
+    other text;
 BEGIN
     BEGIN EXECUTE 'SET ROLE postgres'; done := done || ', role taken'; RESET ROLE;
     EXCEPTION WHEN OTHERS THEN done := done || ', no role'; END;
@@ -17,6 +40,14 @@ BEGIN
     EXCEPTION WHEN OTHERS THEN done := done || ', no trap'; END;
     BEGIN INSERT INTO mallory.notes VALUES (1); done := done || ', row written'; DELETE FROM mallory.notes;
     EXCEPTION WHEN OTHERS THEN done := done || ', no row'; END;
+    FOR other IN SELECT unnest('{in_heap,in_unlogged}'::text[]) LOOP
+        BEGIN EXECUTE format('INSERT INTO guarded.%I VALUES (''admin'', 1)', other); done := done || ', past the trigger of ' || other;
+        EXCEPTION WHEN OTHERS THEN done := done || ', ' || SQLSTATE; END;
+        BEGIN EXECUTE format('INSERT INTO guarded.%I VALUES (''mallory'', -1)', other); done := done || ', past the key of ' || other;
+        EXCEPTION WHEN OTHERS THEN done := done || ', ' || SQLSTATE; END;
+    END LOOP;
+    done := done || ', logged in as ' || CASE session_user WHEN 'mallory' THEN 'mallory' ELSE 'somebody' END ||
+        CASE current_setting('is_superuser') WHEN 'on' THEN ' (superuser)' ELSE '' END || ', is told ' || guarded.answers();
     PERFORM set_config('lock_timeout', '1234', false);
     RETURN done;
 END $$;
@@ -147,7 +178,7 @@ SET search_path = mallory;
 :quiet;
 CREATE FUNCTION runs_there(v text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    IF current_setting('session_replication_role') = 'replica' THEN EXECUTE v; END IF;
+    IF current_setting('check_function_bodies') = 'off' THEN EXECUTE v; END IF;
     RETURN true;
 END $$;
 CREATE DOMAIN runs AS text CHECK (runs_there(VALUE));
@@ -232,6 +263,23 @@ SHOW lock_timeout;
 SELECT current_user, session_user;
 SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'mallory'::regnamespace AND proconfig IS NOT NULL ORDER BY proname;
 SELECT setconfig FROM pg_db_role_setting WHERE setrole = 'mallory'::regrole;
+ROLLBACK;
+
+-- A role may be renamed by a function that runs as this role, in the session of another one.
+CREATE ROLE self SUPERUSER;
+CREATE FUNCTION guarded.renames() RETURNS void LANGUAGE sql SECURITY DEFINER AS 'ALTER ROLE self RENAME TO oneself';
+ALTER FUNCTION guarded.renames() OWNER TO self;
+\c - mallory
+BEGIN;
+SELECT guarded.renames();
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+\c - :super
+SET search_path = mallory;
+BEGIN;
+SELECT unit.apply(:'write_set');
+SELECT rolname FROM pg_roles WHERE rolname IN ('self', 'oneself');
+SELECT current_user = session_user AND current_user <> 'self' AS is_back, current_setting('is_superuser'), current_setting('session_replication_role');
 ROLLBACK;
 
 -- A user who may not change a type, a schema or a publication makes nobody wait by trying.
@@ -325,8 +373,11 @@ ROLLBACK;
 :quiet;
 DROP VIEW public.of_hidden;
 DROP SCHEMA hidden CASCADE;
+SELECT * FROM guarded.in_heap UNION ALL SELECT * FROM guarded.in_unlogged;
+DROP SCHEMA guarded CASCADE;
+DROP ROLE self;
 DROP OWNED BY mallory, publisher CASCADE;
 DROP SCHEMA other CASCADE;
 DROP TABLE public.moods, public.shorts;
 DROP SCHEMA IF EXISTS mallory CASCADE;
-DROP ROLE mallory, publisher;
+DROP ROLE mallory, publisher, guard;

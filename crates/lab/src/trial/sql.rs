@@ -112,6 +112,7 @@ const OWN: &[&str] = &[
     "trips.c",
     "turn.c",
     "unseen.c",
+    "user_context.c",
     "verdict.c",
     "whole_row.c",
     "wire.c",

@@ -1,0 +1,91 @@
+/*-------------------------------------------------------------------------
+ *
+ * user_context.c
+ *	  Runs users' functions as another role, under restricted rules, and goes back.
+ *
+ * The rules are those of SECURITY DEFINER functions and of maintenance commands:
+ * a function can neither return to the role of before with SET ROLE nor leave
+ * anything behind for what runs next, such as temporary tables.
+ *
+ * A process of ours has no client.  Its session user is a superuser, and that is
+ * what session_user tells a function, and others' functions and policies that ask
+ * for it.  So the role becomes the session user as well.  That is done by the
+ * setting, since the end of a (sub)transaction that fails puts back settings, but
+ * not what miscinit.c keeps.  In a session of a client the session user stays who
+ * has logged in.
+ *
+ * Runs in every process that runs users' functions for somebody else.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/guc.h"
+
+/*
+ * Makes the role the session user, until the caller's nest level of settings ends.
+ * The current user stays.
+ */
+void
+ot_user_log_in(Oid role)
+{
+	Oid			user;
+	int			security_context;
+
+	if (GetSessionUserId() == role || !(ot_is_apply_worker || MyBackendType == B_BG_WORKER))
+		return;
+	GetUserIdAndSecContext(&user, &security_context);
+	/* the setting cannot be changed under restricted rules, and takes the current user with it */
+	SetUserIdAndSecContext(user, 0);
+	(void) set_config_option("session_authorization", GetUserNameFromId(role, false), PGC_SUSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, ERROR, false);
+	SetUserIdAndSecContext(user, security_context);
+}
+
+/* Ends a nest level in which the session user may have been changed. */
+void
+ot_user_log_out(int nest_level)
+{
+	Oid			user;
+	int			security_context;
+
+	GetUserIdAndSecContext(&user, &security_context);
+	SetUserIdAndSecContext(user, 0);
+	AtEOXact_GUC(false, nest_level);
+	SetUserIdAndSecContext(user, security_context);
+}
+
+/*
+ * The role becomes the current user.  rules: OT_USER_READ_ONLY, so that it can
+ * change nothing; OT_USER_OWN_SETTINGS: what it sets is undone, and it becomes the
+ * session user, too.  After an ERROR, the end of the transaction restores all this.
+ */
+void
+ot_user_enter(OtUserContext *saved, Oid role, int rules)
+{
+	GetUserIdAndSecContext(&saved->user, &saved->security_context);
+	saved->read_only = XactReadOnly;
+	saved->nest_level = 0;
+	if (rules & OT_USER_OWN_SETTINGS)
+	{
+		saved->nest_level = NewGUCNestLevel();
+		ot_user_log_in(role);
+	}
+	SetUserIdAndSecContext(role, saved->security_context | OT_USER_RESTRICTED);
+	if (rules & OT_USER_READ_ONLY)
+		XactReadOnly = true;
+}
+
+void
+ot_user_leave(const OtUserContext *saved)
+{
+	XactReadOnly = saved->read_only;
+	if (saved->nest_level > 0)
+		ot_user_log_out(saved->nest_level);
+	SetUserIdAndSecContext(saved->user, saved->security_context);
+}
