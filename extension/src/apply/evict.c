@@ -49,6 +49,11 @@
  * so processes need not publish how deep their subtransactions are.  The
  * client always gets SQLSTATE 40001 and our own message (session.c).
  *
+ * One case more: if the server's lock table is full, the worker fails, or cannot
+ * even start, and waits for nobody.  Advisory locks fill it, which need no
+ * privilege.  Once it has been so for max_apply_delay, the evictor ends the session
+ * that holds most locks, one each second until the worker goes on.
+ *
  * Runs in the apply worker and the evictor; what the evicted transaction does
  * is in eviction.c.
  *
@@ -102,6 +107,8 @@
 #define LOCKED_READER_MS 1000
 /* Nor is a reader that waits for its client this long. */
 #define IDLE_READER_MS 1000
+/* How often the evictor looks whether the lock table is full, while the worker stands. */
+#define LOCK_TABLE_MS 1000
 
 /* What the evictor knows about a process that waits for its client. */
 typedef struct Watch
@@ -577,6 +584,101 @@ evict_for_holder(void)
 	}
 }
 
+static int
+evict_compare_pids(const void *a, const void *b)
+{
+	return *(const int *) a - *(const int *) b;
+}
+
+/* May this process be ended?  A server process is no client's; who is decided commits by itself soon. */
+static bool
+evict_may_end(int pid)
+{
+	PGPROC	   *proc = BackendPidGetProc(pid);
+	uint32		state;
+
+	if (proc == NULL || !OidIsValid(proc->roleId))
+		return false;
+	state = pg_atomic_read_u32(&ot_slots->slots[OT_PROC_NUMBER(proc)].state);
+	return state != OT_SLOT_PROPOSED && state != OT_SLOT_DECIDED;
+}
+
+/*
+ * Finds the session that holds most of the server's locks.  Returns how many
+ * entries of the lock table are taken in all.  Looks at no catalog, since that
+ * needs a lock.
+ */
+static int
+evict_find_most_locks(int *most_pid, int *most)
+{
+	LockData   *data = GetLockStatusData();
+	int		   *pids = palloc(sizeof(int) * (data->nelements + 1));
+	int			count = 0;
+	int			same = 0;
+
+	*most_pid = *most = 0;
+	for (int i = 0; i < data->nelements; i++)
+	{
+		if (!data->locks[i].fastpath)
+			pids[count++] = data->locks[i].leaderPid;
+	}
+	qsort(pids, count, sizeof(int), evict_compare_pids);
+	for (int i = 0; i < count; i++)
+	{
+		same = i > 0 && pids[i] == pids[i - 1] ? same + 1 : 1;
+		if ((i + 1 == count || pids[i + 1] != pids[i]) && same > *most && evict_may_end(pids[i]))
+		{
+			*most_pid = pids[i];
+			*most = same;
+		}
+	}
+	pfree(pids);
+	pfree(data->locks);
+	pfree(data);
+	return count;
+}
+
+/* `stands`: the worker has failed, or is not there. */
+static void
+evict_from_full_lock_table(bool stands)
+{
+	static TimestampTz next = 0;
+	static TimestampTz since = 0;	/* 0: the lock table is not known to be full */
+	TimestampTz now = ot_now();
+	int			pid;
+	int			locks;
+
+	if (!stands)
+	{
+		since = 0;
+		return;
+	}
+	if (now < next)
+		return;
+	next = TimestampTzPlusMilliseconds(now, LOCK_TABLE_MS);
+	if (evict_find_most_locks(&pid, &locks) < max_locks_per_xact * (MaxBackends + max_prepared_xacts))
+	{
+		since = 0;
+		return;
+	}
+	if (since == 0)
+		since = now;
+	if (pid == 0 || !TimestampDifferenceExceeds(since, now, ot_max_apply_delay_ms))
+		return;
+	ereport(LOG,
+			(errmsg("ending process %d, which holds %d locks: the server's lock table is full, and changes from other regions cannot be applied",
+					pid, locks),
+			 errhint("You might need to increase max_locks_per_transaction.")));
+	evict_signal_process(pid, SIGTERM);
+}
+
+/* Has the worker failed at an entry, without having applied it since, or is it not there? */
+static bool
+evict_worker_stands(int worker, OtLogIndex failing)
+{
+	return worker < 0 || failing.value > ot_applied_index().value;
+}
+
 void
 ot_evictor_main(Datum arg)
 {
@@ -592,6 +694,7 @@ ot_evictor_main(Datum arg)
 	for (;;)
 	{
 		OtLogIndex	applying;
+		OtLogIndex	failing;
 		TimestampTz since;
 		int			worker;
 
@@ -606,6 +709,7 @@ ot_evictor_main(Datum arg)
 		applying = ot_worker->applying;
 		since = ot_worker->applying_since;
 		worker = ot_worker->worker;
+		failing = ot_worker->failing;
 		SpinLockRelease(&ot_worker->mutex);
 
 		if (applying.value != 0 && worker >= 0)
@@ -622,6 +726,7 @@ ot_evictor_main(Datum arg)
 			seen = applying;
 		}
 		evict_for_holder();
+		evict_from_full_lock_table(evict_worker_stands(worker, failing));
 
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 applying.value != 0 || seen.value != 0 ? BUSY_MS : IDLE_MS,
