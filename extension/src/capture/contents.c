@@ -48,6 +48,7 @@
 #include "nodes/makefuncs.h"
 #include "pgstat.h"
 #include "storage/lmgr.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -85,9 +86,10 @@ ot_contents_note(Oid relid, uint8 flags)
 	/*
 	 * Functions of its indexes run as its owner, as in the statement that has
 	 * filled it: here, and in the other regions, which are told the role that
-	 * recorded the rows.  The role that runs REFRESH may be a superuser.
+	 * recorded the rows.  The role that runs REFRESH may be a superuser, for whom
+	 * they must leave no setting behind.
 	 */
-	ot_user_enter(&owner, rel->rd_rel->relowner, 0);
+	ot_user_enter(&owner, rel->rd_rel->relowner, OT_USER_OWN_SETTINGS);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	scan = table_beginscan(rel, snapshot, 0, NULL);
 	slot = table_slot_create(rel, NULL);

@@ -85,6 +85,34 @@ SELECT says($$ INSERT INTO own VALUES (1, 'nextval') $$);
 SELECT * FROM plain_index;
 SELECT count(*) FROM noted;
 
+-- Rows that a statement sends are read again: what functions of the owner set is not left to whoever has run the statement.
+CREATE FUNCTION sets(a int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    PERFORM set_config('search_path', 'public, pg_catalog, index_functions', false), set_config('lock_timeout', '12345', false);
+    RETURN a;
+END $$;
+GRANT USAGE, CREATE ON SCHEMA index_functions TO index_other;
+SET ROLE index_other;
+CREATE MATERIALIZED VIEW setting AS SELECT i AS a FROM generate_series(1, 2) i;
+CREATE UNIQUE INDEX ON setting (a);
+CREATE INDEX ON setting (sets(a));
+CREATE INDEX ON setting ((a + sets(1)));
+CREATE TABLE set_anew (a int); CREATE INDEX ON set_anew (sets(a));
+RESET ROLE;
+INSERT INTO set_anew VALUES (1);
+-- An INSERT runs them as in PostgreSQL.
+SELECT current_setting('search_path') AS path, current_setting('lock_timeout') AS timeout;
+SET search_path = index_functions; RESET lock_timeout;
+REFRESH MATERIALIZED VIEW setting;
+SELECT current_setting('search_path') AS path, current_setting('lock_timeout') AS timeout;
+SET search_path = index_functions; RESET lock_timeout;
+REFRESH MATERIALIZED VIEW CONCURRENTLY setting;
+SELECT current_setting('search_path') AS path, current_setting('lock_timeout') AS timeout;
+SET search_path = index_functions; RESET lock_timeout;
+ALTER TABLE set_anew ADD COLUMN r float8 DEFAULT random();
+SELECT current_setting('search_path') AS path, current_setting('lock_timeout') AS timeout;
+SET search_path = index_functions; RESET lock_timeout;
+
 -- The session is as it was.
 SHOW transaction_read_only;
 INSERT INTO plain_index VALUES (5, 'nothing');
