@@ -40,6 +40,7 @@
 #include "access/nbtree.h"
 #include "access/sysattr.h"
 #include "access/table.h"
+#include "access/toast_compression.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "common/hashfn.h"
@@ -562,13 +563,24 @@ capture_check_replicable(OtRelInfo *info, Relation rel, TupleTableSlot *slot)
 				 errhint("Drop the index.")));
 }
 
+/* Is it compressed, and not as this session compresses what it puts into an index of expressions? */
+static bool
+capture_is_compressed_otherwise(struct varlena *value)
+{
+	ToastCompressionId method = toast_get_compression_id(value);
+
+	return method != TOAST_INVALID_COMPRESSION_ID &&
+		(method == TOAST_LZ4_COMPRESSION_ID) != (default_toast_compression == TOAST_LZ4_COMPRESSION);
+}
+
 /*
  * Might an index get some value in another form elsewhere?  Here it gets the
- * value that the executor had, elsewhere the one that was stored; and a value
- * with other OIDs in it compresses to another size.
+ * value that the executor had, elsewhere the one that was stored, which the
+ * column may compress by another method than an index of an expression does; and
+ * a value with other OIDs in it compresses to another size.
  */
 static bool
-capture_may_take_another_form(OtRelInfo *info, TupleTableSlot *given)
+capture_may_take_another_form(OtRelInfo *info, TupleDesc desc, TupleTableSlot *given, HeapTuple stored)
 {
 	bool		whole_row = bms_is_member(0 - FirstLowInvalidHeapAttributeNumber,
 										  info->in_whole_indexes);
@@ -577,14 +589,21 @@ capture_may_take_another_form(OtRelInfo *info, TupleTableSlot *given)
 	for (int i = 0; i < info->natts; i++)
 	{
 		struct varlena *value = (struct varlena *) DatumGetPointer(given->tts_values[i]);
+		bool		isnull;
 
 		if (!info->columns[i].is_varlena || given->tts_isnull[i] ||
 			(!whole_row && !bms_is_member(i + 1 - FirstLowInvalidHeapAttributeNumber,
 										  info->in_whole_indexes)))
 			continue;
+		if (VARATT_IS_COMPRESSED(value) || VARATT_IS_EXTERNAL(value))
+			return true;
 		/* Shorter values are not compressed for an index. */
-		if (VARATT_IS_COMPRESSED(value) || VARATT_IS_EXTERNAL(value) ||
-			(info->columns[i].contains_names && VARSIZE_ANY(value) > TOAST_INDEX_TARGET))
+		if (VARSIZE_ANY(value) <= TOAST_INDEX_TARGET)
+			continue;
+		if (info->columns[i].contains_names)
+			return true;
+		value = (struct varlena *) DatumGetPointer(heap_getattr(stored, i + 1, desc, &isnull));
+		if (capture_is_compressed_otherwise(value))
 			return true;
 	}
 	return false;
@@ -629,7 +648,8 @@ capture_check_fits_everywhere(OtRelInfo *info, Relation rel, TupleTableSlot *giv
 {
 	TupleTableSlot *slot;
 
-	if (info->nwhole_indexes == 0 || likely(!capture_may_take_another_form(info, given)))
+	if (info->nwhole_indexes == 0 ||
+		likely(!capture_may_take_another_form(info, RelationGetDescr(rel), given, stored)))
 		return;
 	slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
 	ExecStoreHeapTuple(stored, slot, false);

@@ -104,6 +104,38 @@ INSERT INTO plain_form VALUES (2);
 UPDATE plain_form SET p = (SELECT p FROM short_form WHERE id = 2) WHERE id = 2;
 \echo :LAST_ERROR_SQLSTATE
 SELECT id, pg_column_size(p) < 2700 AS short FROM plain_form ORDER BY id;
+-- The index of an expression gets the value compressed anew here, and elsewhere as it is in the table.
+CREATE FUNCTION squeezed(seed int) RETURNS text LANGUAGE sql AS $$
+    SELECT repeat(repeat('a', 20) || string_agg(substr('ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_',
+        1 + get_byte(decode(md5(format('%s %s', seed, i)), 'hex'), 0) % 64, 1), '' ORDER BY i), 8) FROM generate_series(1, 2530) i $$;
+CREATE TABLE as_stored (id int PRIMARY KEY, x text COMPRESSION pglz);
+CREATE INDEX as_stored_x ON as_stored (coalesce(x, ''));
+SET default_toast_compression = lz4;
+INSERT INTO as_stored VALUES (1, squeezed(1));
+\echo :SQLSTATE
+INSERT INTO as_stored VALUES (2, 'short');
+UPDATE as_stored SET x = squeezed(2) WHERE id = 2;
+\echo :SQLSTATE
+COPY (SELECT 3, squeezed(3)) TO PROGRAM 'cat >squeezed.copy';
+COPY as_stored FROM PROGRAM 'cat squeezed.copy; rm squeezed.copy';
+\echo :SQLSTATE
+-- What fits in both forms, and what is compressed for the index alone.
+INSERT INTO as_stored SELECT 4, repeat('long', 3000);
+ALTER TABLE as_stored ALTER x SET STORAGE EXTERNAL;
+INSERT INTO as_stored SELECT 5, repeat('long', 3000);
+\echo :SQLSTATE
+SELECT id, length(x) FROM as_stored ORDER BY id;
+-- The other method.
+RESET default_toast_compression;
+CREATE TABLE as_stored_too (id int PRIMARY KEY, x text COMPRESSION lz4);
+CREATE INDEX as_stored_too_x ON as_stored_too ((CASE WHEN id > 0 THEN x END));
+CREATE INDEX as_stored_too_column ON as_stored_too (left(x, 10), id) INCLUDE (id);
+INSERT INTO as_stored_too SELECT 1, string_agg(chr(65 + get_byte(decode(md5(i::text), 'hex'), 0) % 4), '' ORDER BY i) FROM generate_series(1, 5000) i;
+\echo :SQLSTATE
+INSERT INTO as_stored_too SELECT -1, string_agg(chr(65 + get_byte(decode(md5(i::text), 'hex'), 0) % 4), '' ORDER BY i) FROM generate_series(1, 5000) i;
+\echo :SQLSTATE
+SELECT id, length(x) FROM as_stored_too ORDER BY id;
+
 -- Other kinds of index store something other than the value.
 CREATE TABLE searched (id int PRIMARY KEY, v text, t tsvector) WITH (toast_tuple_target = 128);
 CREATE INDEX ON searched USING gist (t);
