@@ -227,11 +227,28 @@ typedef struct LockedTable
 static List *locked_tables = NIL;	/* pointers to LockedTable */
 static LocalTransactionId locked_tables_in = InvalidLocalTransactionId;
 
-/* After the statement. */
+static void
+own_locks_note_table(Oid relid, LOCKMODE mode)
+{
+	LockedTable *table = palloc(sizeof(LockedTable));
+
+	table->relid = relid;
+	table->mode = mode;
+	table->base = ot_applied_index();
+	locked_tables = lappend(locked_tables, table);
+}
+
+/*
+ * After the statement.  Of a view it has locked all that is below: then whatever
+ * the transaction has locked counts, and COMMIT looks which of it in this mode.
+ */
 void
 ot_lock_table_note(LockStmt *stmt)
 {
 	MemoryContext old;
+	bool		has_view = false;
+	OtHeldLock *held;
+	int			count;
 	ListCell   *lc;
 
 	/* readers, such as pg_dump, which locks many tables */
@@ -249,15 +266,15 @@ ot_lock_table_note(LockStmt *stmt)
 			list_make1_oid(relid);
 		ListCell   *of_table;
 
+		has_view |= get_rel_relkind(relid) == RELKIND_VIEW;
 		foreach(of_table, relids)
-		{
-			LockedTable *table = palloc(sizeof(LockedTable));
-
-			table->relid = lfirst_oid(of_table);
-			table->mode = stmt->mode;
-			table->base = ot_applied_index();
-			locked_tables = lappend(locked_tables, table);
-		}
+			own_locks_note_table(lfirst_oid(of_table), stmt->mode);
+	}
+	if (has_view)
+	{
+		held = ot_held_locks(&count);
+		for (int i = 0; i < count; i++)
+			own_locks_note_table(held[i].relid, stmt->mode);
 	}
 	MemoryContextSwitchTo(old);
 }

@@ -426,6 +426,20 @@ async fn who_has_only_locked_excludes_others_too() {
         a.must("insert into w values (1); delete from w; commit").await;
         lab.everywhere().await;
     }
+    // Below a view the tables are locked too.
+    a.must("create view over as select * from guard; create view over_both as select guard.id from over, guard").await;
+    lab.everywhere().await;
+    for (of_a, of_b) in [("over", "guard"), ("guard", "over_both"), ("over", "over_both")] {
+        a.must(&format!("begin; lock table {of_a} in exclusive mode")).await;
+        assert_eq!(number(&a, "select count(*) from v").await.unwrap(), 0);
+        b.must(&format!("begin; lock table {of_b} in exclusive mode; insert into v values (1); commit")).await;
+        lab.everywhere().await;
+        a.must("insert into w values (1)").await;
+        let error = a.run("commit").await.expect_err("it did not see the other's row");
+        assert_eq!(error.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE), "{of_a}, {of_b}: {}", told(&error));
+        b.must("delete from v").await;
+        lab.everywhere().await;
+    }
     // The child refers to the row as it was before an update; who deletes it as it is now comes first.
     a.must("begin isolation level repeatable read; select from w").await;
     b.must("update loose set note = 'changed since'").await;
