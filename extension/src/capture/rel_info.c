@@ -144,11 +144,17 @@ rel_info_invalidate_all(Datum arg, int cacheid, uint32 hashvalue)
 	rel_info_invalidate_relation((Datum) 0, InvalidOid);
 }
 
-static void
-rel_info_init_cache(void)
+/*
+ * Called before anything is kept here or in the cache of types, and again: what
+ * changes before that need not be heard of.
+ */
+void
+ot_rel_info_init_cache(void)
 {
 	HASHCTL		ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(OtRelInfo)};
 
+	if (likely(infos != NULL))
+		return;
 	ctl.hcxt = CacheMemoryContext;
 	infos = hash_create("onetrip tables", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	CacheRegisterRelcacheCallback(rel_info_invalidate_relation, (Datum) 0);
@@ -907,8 +913,7 @@ ot_rel_info(Relation rel)
 	OtRelInfo  *info;
 	bool		found;
 
-	if (infos == NULL)
-		rel_info_init_cache();
+	ot_rel_info_init_cache();
 	info = hash_search(infos, &relid, HASH_ENTER, &found);
 	if (!found)
 	{

@@ -98,6 +98,7 @@ typedef struct OtRelInfo
 } OtRelInfo;
 
 extern OtRelInfo *ot_rel_info(Relation rel);
+extern void ot_rel_info_init_cache(void);
 extern Oid	ot_rel_defined_identity(Relation rel);
 extern bool ot_rel_info_is_being_built(Relation rel);
 extern void ot_rel_info_tidy(void);

@@ -247,6 +247,7 @@ stored_type_describe_known(Oid type)
 	{
 		HASHCTL		ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(StoredType)};
 
+		ot_rel_info_init_cache();
 		ctl.hcxt = CacheMemoryContext;
 		types = hash_create("onetrip types", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	}
