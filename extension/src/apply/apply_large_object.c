@@ -30,19 +30,6 @@
 
 #include "shmem/shmem.h"
 
-/* The object's pages from `pageno` on, as they are now. */
-static SysScanDesc
-large_object_begin_scan(Relation rel, Relation index, Oid loid, int32 pageno, StrategyNumber strategy,
-						RegProcedure compare)
-{
-	ScanKeyData keys[2];
-
-	ScanKeyInit(&keys[0], Anum_pg_largeobject_loid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(loid));
-	ScanKeyInit(&keys[1], Anum_pg_largeobject_pageno, strategy, compare, Int32GetDatum(pageno));
-	return systable_beginscan_ordered(rel, index, NULL, 2, keys);
-}
-
 static void
 large_object_apply_page(Relation rel, Relation index, CatalogIndexState indexes, OtReader *r, Oid loid)
 {
@@ -73,7 +60,7 @@ large_object_apply_page(Relation rel, Relation index, CatalogIndexState indexes,
 	values[Anum_pg_largeobject_data - 1] = PointerGetDatum(&data);
 	replace[Anum_pg_largeobject_data - 1] = true;
 
-	scan = large_object_begin_scan(rel, index, loid, pageno, BTEqualStrategyNumber, F_INT4EQ);
+	scan = ot_large_object_scan(rel, index, loid, pageno, BTEqualStrategyNumber, F_INT4EQ);
 	before = systable_getnext_ordered(scan, ForwardScanDirection);
 	if (HeapTupleIsValid(before))
 	{
@@ -125,7 +112,7 @@ large_object_apply_cut(OtReader *r, Oid loid)
 	int32		last = -1;
 	Relation	rel = table_open(LargeObjectRelationId, RowExclusiveLock);
 	Relation	index = index_open(LargeObjectLOidPNIndexId, RowExclusiveLock);
-	SysScanDesc scan = large_object_begin_scan(rel, index, loid, pageno, BTGreaterStrategyNumber, F_INT4GT);
+	SysScanDesc scan = ot_large_object_scan(rel, index, loid, pageno, BTGreaterStrategyNumber, F_INT4GT);
 	HeapTuple	page;
 
 	while (HeapTupleIsValid(page = systable_getnext_ordered(scan, ForwardScanDirection)))

@@ -20,6 +20,8 @@
 #include "node/node.h"
 #include "shmem/shmem.h"
 
+#include "access/genam.h"
+#include "access/stratnum.h"
 #include "access/tableam.h"
 #include "catalog/pg_class.h"
 #include "nodes/lockoptions.h"
@@ -165,6 +167,8 @@ extern void ot_large_object_check_read_only(void);
 extern void ot_large_object_created(Oid loid);
 extern void ot_large_object_unlinked(Oid loid);
 extern void ot_large_object_capture_cuts(void);
+extern SysScanDesc ot_large_object_scan(Relation rel, Relation index, Oid loid, int32 pageno,
+										StrategyNumber strategy, RegProcedure compare);
 
 /* temporary_function.c */
 extern void ot_temporary_function_init(void);

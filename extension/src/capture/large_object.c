@@ -263,16 +263,19 @@ ot_large_object_unlinked(Oid loid)
 	ot_write_set_check_size();
 }
 
-/* The object's pages behind that one, in order, as the next command sees them. */
-static SysScanDesc
-large_object_scan_behind(Relation rel, Relation index, Oid loid, int32 pageno)
+/*
+ * The object's pages whose numbers are as said compared with `pageno`, in order, as
+ * the next command sees them.
+ */
+SysScanDesc
+ot_large_object_scan(Relation rel, Relation index, Oid loid, int32 pageno, StrategyNumber strategy,
+					 RegProcedure compare)
 {
 	ScanKeyData keys[2];
 
 	ScanKeyInit(&keys[0], Anum_pg_largeobject_loid, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(loid));
-	ScanKeyInit(&keys[1], Anum_pg_largeobject_pageno, BTGreaterStrategyNumber, F_INT4GT,
-				Int32GetDatum(pageno));
+	ScanKeyInit(&keys[1], Anum_pg_largeobject_pageno, strategy, compare, Int32GetDatum(pageno));
 	return systable_beginscan_ordered(rel, index, NULL, 2, keys);
 }
 
@@ -281,7 +284,7 @@ large_object_has_pages_behind(Oid loid, int32 pageno)
 {
 	Relation	rel = table_open(LargeObjectRelationId, AccessShareLock);
 	Relation	index = index_open(LargeObjectLOidPNIndexId, AccessShareLock);
-	SysScanDesc scan = large_object_scan_behind(rel, index, loid, pageno);
+	SysScanDesc scan = ot_large_object_scan(rel, index, loid, pageno, BTGreaterStrategyNumber, F_INT4GT);
 	bool		found = HeapTupleIsValid(systable_getnext_ordered(scan, ForwardScanDirection));
 
 	systable_endscan_ordered(scan);
@@ -363,7 +366,7 @@ large_object_capture_cut(Oid loid, int32 pageno)
 {
 	Relation	rel = table_open(LargeObjectRelationId, AccessShareLock);
 	Relation	index = index_open(LargeObjectLOidPNIndexId, AccessShareLock);
-	SysScanDesc scan = large_object_scan_behind(rel, index, loid, pageno);
+	SysScanDesc scan = ot_large_object_scan(rel, index, loid, pageno, BTGreaterStrategyNumber, F_INT4GT);
 	StringInfo	ops = large_object_operation('t', loid);
 	int			count_at;
 	uint32		count = 0;

@@ -707,8 +707,6 @@ reads_only_locks(const PlannedStmt *stmt)
 	return true;
 }
 
-/* ---- the executor ---- */
-
 /* Puts our functions in place of those of the nodes that scan indexes. */
 static bool
 reads_wrap_node(PlanState *state, void *only_locks)

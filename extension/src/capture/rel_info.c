@@ -528,8 +528,6 @@ rel_info_note_whole_index(OtRelInfo *info, Relation index_rel)
 		index->contains_names[i] = TupleDescAttr(desc, i)->attlen == -1 &&
 			ot_type_contains_names(TupleDescAttr(desc, i)->atttypid);
 	index->oid = RelationGetRelid(index_rel);
-	index->computed = RelationGetIndexExpressions(index_rel) != NIL ||
-		RelationGetIndexPredicate(index_rel) != NIL;
 	index->desc = CreateTupleDescCopy(desc);
 	index->info = BuildIndexInfo(index_rel);
 	for (int i = 0; i < index->info->ii_NumIndexAttrs; i++)

@@ -61,7 +61,6 @@ typedef struct OtRunningIndex
 typedef struct OtWholeIndex
 {
 	Oid			oid;
-	bool		computed;
 	TupleDesc	desc;
 	bool	   *contains_names;	/* of its columns */
 	IndexInfo  *info;
