@@ -171,29 +171,6 @@ rel_info_is_builtin(Oid type)
 	return type < FirstGenbkiObjectId;
 }
 
-/* Types whose values are OIDs of objects, which differ between nodes. */
-static bool
-rel_info_contains_oids(Oid type)
-{
-	switch (type)
-	{
-		case REGPROCOID:
-		case REGPROCEDUREOID:
-		case REGOPEROID:
-		case REGOPERATOROID:
-		case REGCLASSOID:
-		case REGTYPEOID:
-		case REGROLEOID:
-		case REGNAMESPACEOID:
-		case REGCONFIGOID:
-		case REGDICTIONARYOID:
-		case REGCOLLATIONOID:
-			return true;
-		default:
-			return false;
-	}
-}
-
 static void
 rel_info_describe_column(OtColumn *column, Form_pg_attribute att)
 {
@@ -259,14 +236,14 @@ rel_info_describe_hash(OtIndex *index, int i, Relation index_rel)
 	 * Composite values, ranges and arrays may contain OIDs further down.  The
 	 * reg* types are indexed as plain oid, so look at the column's own type.
 	 */
-	if (rel_info_contains_oids(column) || rel_info_contains_oids(type) ||
+	if (ot_type_names_object(column) || ot_type_names_object(type) ||
 		(!rel_info_is_builtin(type) && get_typtype(type) != TYPTYPE_BASE))
 		return false;
 	{
 		Oid			element = get_element_type(type);
 
 		if (OidIsValid(element) &&
-			(rel_info_contains_oids(element) ||
+			(ot_type_names_object(element) ||
 			 (!rel_info_is_builtin(element) && get_typtype(element) != TYPTYPE_BASE)))
 			return false;
 	}

@@ -121,6 +121,13 @@ stored_type_object_of_reg_type(Oid type)
 	}
 }
 
+/* Are its values OIDs of objects, which differ between servers? */
+bool
+ot_type_names_object(Oid type)
+{
+	return stored_type_object_of_reg_type(type) != OT_OBJECT_NONE;
+}
+
 static bool
 stored_type_is_refused(Oid type)
 {
@@ -194,7 +201,7 @@ stored_type_describe_new(StoredType *stored, Oid type)
 		stored->layout = LAYOUT_ACLITEM;
 		stored->by_oid = true;
 	}
-	else if (stored_type_object_of_reg_type(base) != OT_OBJECT_NONE)
+	else if (ot_type_names_object(base))
 	{
 		stored->layout = LAYOUT_OBJECT;
 		stored->object = stored_type_object_of_reg_type(base);

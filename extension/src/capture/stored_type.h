@@ -27,6 +27,7 @@ typedef struct OtNames
 	uint32		max;
 } OtNames;
 
+extern bool ot_type_names_object(Oid type);
 extern bool ot_type_contains_names(Oid type);
 extern bool ot_type_is_by_oid(Oid type);
 extern bool ot_type_is_comparable(Oid type);

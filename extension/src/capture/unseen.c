@@ -42,6 +42,13 @@
 #include "utils/lsyscache.h"
 #include "utils/pgstat_internal.h"
 
+/* How many rows of the table the (sub)transaction has changed. */
+static uint64
+unseen_rows(const PgStat_TableXactStatus *counts)
+{
+	return counts->tuples_inserted + counts->tuples_updated + counts->tuples_deleted;
+}
+
 /*
  * Called when all contents of the table are captured, so that what the
  * transaction wrote before, while they did not travel, counts as seen.
@@ -55,7 +62,7 @@ ot_all_writes_seen(Relation rel)
 	if (!pgstat_should_count_relation(rel))
 		return;
 	for (PgStat_TableXactStatus *counts = rel->pgstat_info->trans; counts != NULL; counts = counts->upper)
-		all += counts->tuples_inserted + counts->tuples_updated + counts->tuples_deleted;
+		all += unseen_rows(counts);
 	if (all > seen)
 		ot_write_set_note_rows(RelationGetRelid(rel), all - seen);
 }
@@ -72,7 +79,7 @@ ot_check_unseen_writes(void)
 		 counts != NULL; counts = counts->next)
 	{
 		Oid			relid = OT_COUNTED_TABLE(counts->parent);
-		uint64		all = counts->tuples_inserted + counts->tuples_updated + counts->tuples_deleted;
+		uint64		all = unseen_rows(counts);
 
 		/* TRUNCATE resets the counts */
 		if (all == 0 || counts->truncdropped || !ot_contents_of_travel(relid) ||
@@ -89,12 +96,6 @@ ot_check_unseen_writes(void)
 }
 
 /* ---- what is in no entry ---- */
-
-static uint64
-unseen_rows(const PgStat_TableXactStatus *counts)
-{
-	return counts->tuples_inserted + counts->tuples_updated + counts->tuples_deleted;
-}
 
 /* Of a table, not of its TOAST table, whose rows do not travel, or of a catalog. */
 static bool

@@ -66,19 +66,11 @@ ot_ddl_create_as(Node *stmt)
 	return (CreateTableAsStmt *) stmt;
 }
 
-static bool
-ddl_classify_makes_temporary(RangeVar *name)
-{
-	return name->relpersistence == RELPERSISTENCE_TEMP ||
-		(name->schemaname && strcmp(name->schemaname, "pg_temp") == 0) ||
-		isTempNamespace(RangeVarGetCreationNamespace(name));
-}
-
 static OtStatementKind
 ddl_classify_create_as(CreateTableAsStmt *stmt)
 {
 	/* a materialized view, too, is temporary if search_path puts it there */
-	if (ddl_classify_makes_temporary(stmt->into->rel))
+	if (ot_ddl_creates_temporary(stmt->into->rel))
 		return OT_STATEMENT_LOCAL;
 	if (stmt->objtype == OBJECT_MATVIEW)
 	{
@@ -127,7 +119,7 @@ ddl_classify_check_explained(Node *stmt)
 		return;
 	stmt = prepared->plansource->raw_parse_tree->stmt;
 	into = ddl_classify_into(stmt);
-	if (IsA(stmt, ExecuteStmt) || (into != NULL && !ddl_classify_makes_temporary(into->rel)))
+	if (IsA(stmt, ExecuteStmt) || (into != NULL && !ot_ddl_creates_temporary(into->rel)))
 		ot_ddl_refuse("EXPLAIN ANALYZE EXECUTE of CREATE ... AS, SELECT INTO or EXECUTE",
 					  "EXPLAIN the statement itself.");
 }

@@ -67,6 +67,7 @@ extern bool ot_ddl_may_change_code(Node *stmt);
 
 /* ddl_temporary.c */
 extern bool ot_ddl_session_has_temporary(void);
+extern bool ot_ddl_creates_temporary(RangeVar *name);
 extern Oid	ot_ddl_table_of_statistics(Oid statistics);
 extern OtTemporary ot_ddl_is_temporary(Node *stmt, const char *query);
 extern void ot_ddl_note_temporary(Node *stmt);

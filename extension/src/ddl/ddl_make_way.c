@@ -202,8 +202,7 @@ ddl_make_way_look_at(Dependents *dependents, ObjectAddress object)
 static void
 ddl_make_way_look_at_owned(ObjectAddress object, void *dependents)
 {
-	if (ot_ddl_find_whole(&object))
-		ddl_make_way_look_at(dependents, object);
+	ddl_make_way_look_at(dependents, object);
 }
 
 static void

@@ -79,8 +79,8 @@ ot_ddl_session_has_temporary(void)
 }
 
 /* Would a relation of this name be created as a temporary one? */
-static bool
-ddl_temporary_creates_temporary(RangeVar *name)
+bool
+ot_ddl_creates_temporary(RangeVar *name)
 {
 	if (name == NULL)
 		return false;
@@ -351,7 +351,7 @@ ddl_temporary_view_is_temporary(ViewStmt *stmt, const char *query)
 {
 	RawStmt    *raw;
 
-	if (ddl_temporary_creates_temporary(stmt->view))
+	if (ot_ddl_creates_temporary(stmt->view))
 		return true;
 	if (!ot_ddl_session_has_temporary())
 		return false;
@@ -380,13 +380,13 @@ ddl_temporary_is(Node *stmt, const char *query)
 	switch (nodeTag(stmt))
 	{
 		case T_CreateStmt:
-			return ddl_temporary_creates_temporary(((CreateStmt *) stmt)->relation);
+			return ot_ddl_creates_temporary(((CreateStmt *) stmt)->relation);
 		case T_CreateForeignTableStmt:
-			return ddl_temporary_creates_temporary(((CreateForeignTableStmt *) stmt)->base.relation);
+			return ot_ddl_creates_temporary(((CreateForeignTableStmt *) stmt)->base.relation);
 		case T_CreateSeqStmt:
-			return ddl_temporary_creates_temporary(((CreateSeqStmt *) stmt)->sequence);
+			return ot_ddl_creates_temporary(((CreateSeqStmt *) stmt)->sequence);
 		case T_CompositeTypeStmt:
-			return ddl_temporary_creates_temporary(((CompositeTypeStmt *) stmt)->typevar);
+			return ot_ddl_creates_temporary(((CompositeTypeStmt *) stmt)->typevar);
 		case T_ViewStmt:
 			return ddl_temporary_view_is_temporary((ViewStmt *) stmt, query);
 		case T_CreateEnumStmt:
