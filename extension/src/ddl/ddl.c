@@ -80,6 +80,7 @@
 #include "commands/extension.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "replication/logicalworker.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
@@ -120,6 +121,7 @@ typedef struct Truncation
 	List	   *relids;
 	uint8		flags;
 	bool		told;			/* has been recorded */
+	bool		all_travel;		/* the rows of all of them travel */
 } Truncation;
 
 /* A CREATE TABLE AS under way. */
@@ -379,6 +381,18 @@ ddl_note_refilled(Recorded *statement)
 	}
 }
 
+/* Called before a statement takes effect that travels, or whose results do. */
+static void
+ddl_check_may_travel(const char *tag)
+{
+	ot_ddl_check_function(psprintf("run %s", tag));
+	/* what it makes would belong to the extension here and nowhere else */
+	if (creating_extension)
+		ot_ddl_refuse(psprintf("%s in an event trigger while the script of an extension runs", tag),
+					  "Let the event trigger write rows only, or disable it for the time being.");
+}
+
+/* Called when the tables of a TRUNCATE are locked, and none of them is empty yet. */
 static void
 ddl_note_truncated(void)
 {
@@ -386,11 +400,22 @@ ddl_note_truncated(void)
 	ListCell   *lc;
 
 	truncation->told = true;
+	truncation->all_travel = true;
 	foreach(lc, truncation->relids)
 	{
+		LOCKTAG		tag;
+
+		SET_LOCKTAG_RELATION(tag, MyDatabaseId, lfirst_oid(lc));
+		/* while it waited, the name may have become another table's */
+		if (!OT_LOCK_HELD_BY_ME(&tag, AccessExclusiveLock))
+			continue;
 		if (ot_contents_of_travel(lfirst_oid(lc)))
 			travelling = lappend_oid(travelling, lfirst_oid(lc));
+		else
+			truncation->all_travel = false;
 	}
+	if (travelling != NIL)
+		ddl_check_may_travel("TRUNCATE TABLE");
 	foreach(lc, travelling)
 		ot_contents_emptied(lfirst_oid(lc), truncation->flags |
 							(lfirst_oid(lc) == llast_oid(travelling) ? OT_EMPTIED_LAST : 0));
@@ -403,11 +428,20 @@ ddl_note_truncated(void)
 static void
 ddl_before_file(Relation rel)
 {
-	if (unlikely(truncation != NULL) && !truncation->told &&
-		list_member_oid(truncation->relids, RelationGetRelid(rel)))
-		ddl_note_truncated();
-	if (utility_depth == 0)
-		ot_ddl_truncates_by_worker(rel);
+	if (truncation != NULL && list_member_oid(truncation->relids, RelationGetRelid(rel)))
+	{
+		if (!truncation->told)
+			ddl_note_truncated();
+	}
+	else if (IsLogicalWorker())
+	{
+		if (utility_depth == 0)
+			ot_ddl_truncates_by_worker(rel);
+	}
+	else if (recorded == NULL && rel->rd_createSubid == InvalidSubTransactionId && ot_capturing() &&
+			 ot_contents_travel(rel->rd_rel))
+		ot_ddl_refuse("TRUNCATE by C code without a statement",
+					  "Let the code run TRUNCATE, as a statement.");
 }
 
 /* Called before an index that is not valid is filled anew. */
@@ -795,16 +829,8 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		ot_index_wait_politely(node, context);
 		kind = ot_ddl_classify(node, query);
 	}
-	if (kind != OT_STATEMENT_LOCAL)
-	{
-		const char *tag = GetCommandTagName(CreateCommandTag(node));
-
-		ot_ddl_check_function(psprintf("run %s", tag));
-		/* what it makes would belong to the extension here and nowhere else */
-		if (creating_extension)
-			ot_ddl_refuse(psprintf("%s in an event trigger while the script of an extension runs", tag),
-						  "Let the event trigger write rows only, or disable it for the time being.");
-	}
+	if (kind != OT_STATEMENT_LOCAL && kind != OT_STATEMENT_TRUNCATE)
+		ddl_check_may_travel(GetCommandTagName(CreateCommandTag(node)));
 	if (kind == OT_STATEMENT_SCHEMA)
 	{
 		pushed = ot_detach_under_lock(node);
@@ -839,7 +865,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 					  makes ? &new_table : NULL,
 					  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL,
 					  query, read_only_tree, context, params, env, dest, completion);
-	if (kind == OT_STATEMENT_TRUNCATE || kind == OT_STATEMENT_REFRESH)
+	if (kind == OT_STATEMENT_REFRESH || emptied.all_travel)
 		ot_unseen_catalog_rows_travel(catalog_rows);
 	if (IsA(node, LockStmt))
 		ot_own_tables_check_statement(node);
@@ -943,7 +969,7 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 			{
 				MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 
-				truncation->relids = lappend_oid(truncation->relids, object_id);
+				truncation->relids = list_append_unique_oid(truncation->relids, object_id);
 				MemoryContextSwitchTo(old);
 			}
 			break;

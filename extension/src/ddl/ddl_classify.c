@@ -125,36 +125,6 @@ ddl_classify_check_explained(Node *stmt)
 }
 
 /*
- * Rows of an unlogged table, or of one with another access method, are each
- * server's own, and so is the decision to remove them.
- */
-static OtStatementKind
-ddl_classify_truncate(TruncateStmt *stmt)
-{
-	int			travelling = 0;
-	int			local = 0;
-	ListCell   *lc;
-
-	if (ot_ddl_is_temporary((Node *) stmt, NULL) != OT_TEMPORARY_NOTHING)
-		return OT_STATEMENT_LOCAL;
-	foreach(lc, stmt->relations)
-	{
-		Oid			relid = RangeVarGetRelid(lfirst_node(RangeVar, lc), NoLock, true);
-
-		if (!OidIsValid(relid))
-			continue;
-		if (ot_contents_of_travel(relid))
-			travelling++;
-		else
-			local++;
-	}
-	if (travelling > 0 && local > 0)
-		ot_ddl_refuse("TRUNCATE of onetrip tables together with others",
-					  "Use one statement for the onetrip tables and another for the rest.");
-	return local > 0 ? OT_STATEMENT_LOCAL : OT_STATEMENT_TRUNCATE;
-}
-
-/*
  * Classifies a statement by the kind of its object: objects of the whole
  * server, and others that cannot be replicated, need special treatment.
  */
@@ -373,7 +343,8 @@ ddl_classify(Node *stmt, const char *query, OtTemporary *temporary)
 			break;
 
 		case T_TruncateStmt:
-			kind = ddl_classify_truncate((TruncateStmt *) stmt);
+			/* which tables it empties, and whose rows travel, is known once they are locked */
+			kind = OT_STATEMENT_TRUNCATE;
 			break;
 
 		case T_RefreshMatViewStmt:

@@ -27,8 +27,8 @@ typedef enum OtStatementKind
 {
 	OT_STATEMENT_LOCAL,			/* runs here and leaves no trace in the log */
 	OT_STATEMENT_SCHEMA,		/* is recorded, with the schema key */
-	OT_STATEMENT_TRUNCATE,		/* the tables it empties are captured; the keys
-								 * of its locks suffice */
+	OT_STATEMENT_TRUNCATE,		/* the tables it empties are captured, if their
+								 * rows travel; the keys of its locks suffice */
 	OT_STATEMENT_REFRESH,		/* the rows it makes are captured, likewise */
 	OT_STATEMENT_CREATE_AS		/* its table is recorded, its rows are captured */
 } OtStatementKind;

@@ -44,7 +44,7 @@ ot_ddl_truncates_by_worker(Relation rel)
 	MemoryContext old;
 	ListCell   *lc;
 
-	if (likely(!IsLogicalWorker()) || rel->rd_rel->relkind != RELKIND_RELATION || !ot_capturing() || !ot_contents_travel(rel->rd_rel))
+	if (rel->rd_rel->relkind != RELKIND_RELATION || !ot_capturing() || !ot_contents_travel(rel->rd_rel))
 		return;
 	old = MemoryContextSwitchTo(TopTransactionContext);
 	worker_truncation.relids = list_append_unique_oid(worker_truncation.relids, RelationGetRelid(rel));

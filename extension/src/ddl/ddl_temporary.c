@@ -288,19 +288,6 @@ ddl_temporary_drops_temporary(DropStmt *stmt)
 }
 
 static bool
-ddl_temporary_truncates_temporary(TruncateStmt *stmt)
-{
-	Count		c = {0, 0};
-	ListCell   *lc;
-
-	if (!ot_ddl_session_has_temporary())
-		return false;
-	foreach(lc, stmt->relations)
-		ddl_temporary_count_one(&c, ddl_temporary_relation_is_temporary(lfirst_node(RangeVar, lc)));
-	return ddl_temporary_all_temporary(&c, "TRUNCATE");
-}
-
-static bool
 ddl_temporary_grants_temporary(GrantStmt *stmt)
 {
 	Count		c = {0, 0};
@@ -508,8 +495,6 @@ ddl_temporary_is(Node *stmt, const char *query)
 			return false;
 		case T_DropStmt:
 			return ddl_temporary_drops_temporary((DropStmt *) stmt);
-		case T_TruncateStmt:
-			return ddl_temporary_truncates_temporary((TruncateStmt *) stmt);
 		case T_GrantStmt:
 			return ddl_temporary_grants_temporary((GrantStmt *) stmt);
 		default:

@@ -92,16 +92,40 @@ CREATE TABLE made AS SELECT unit.make_table('made_by_the_way', false)::text;
 SELECT unit.make_table('made', true);
 DROP TABLE made;
 
--- TRUNCATE is recorded, without the schema key; it is local where the contents are local.
+-- TRUNCATE is recorded, without the schema key, for each onetrip table that it empties, whichever tables it names.
 CREATE UNLOGGED TABLE unlogged (id int);
-CREATE TABLE plain (id int) USING heap;
+CREATE TABLE plain (id serial PRIMARY KEY) USING heap;
+CREATE TABLE of_plain (id serial PRIMARY KEY, plain int REFERENCES plain);
+CREATE TABLE of_unlogged () INHERITS (unlogged);
+CREATE TEMP TABLE passing (id serial);
 BEGIN;
 TRUNCATE t RESTART IDENTITY CASCADE;
-TRUNCATE unlogged, plain;
 :operations;
 :keys;
 ROLLBACK;
-TRUNCATE t, unlogged;
+BEGIN;
+TRUNCATE ONLY unlogged, passing RESTART IDENTITY;
+TRUNCATE passing;
+:operations;
+TRUNCATE plain CASCADE;
+:operations;
+ROLLBACK;
+BEGIN;
+TRUNCATE unlogged, passing;
+:operations;
+ROLLBACK;
+BEGIN;
+TRUNCATE t, of_plain, plain, passing RESTART IDENTITY;
+:operations;
+ROLLBACK;
+-- C code that empties one without the statement is refused.
+SELECT unit.truncate('plain');
+\echo :LAST_ERROR_SQLSTATE
+SELECT unit.truncate('passing');
+SELECT unit.truncate('unlogged');
+\echo :LAST_ERROR_SQLSTATE
+DROP TABLE of_plain, of_unlogged;
+DROP TABLE passing;
 
 -- Local: nothing is recorded.
 CREATE TEMP TABLE temporary (id serial PRIMARY KEY, v text);
@@ -147,7 +171,6 @@ CREATE TABLE named_temporary (id pg_temp.pair);
 \echo :LAST_ERROR_SQLSTATE
 DROP TABLE temporary, t;
 \echo :LAST_ERROR_SQLSTATE
-TRUNCATE temporary, t;
 DROP TABLE temporary;
 
 -- Keys that do not come from held locks: names that are lost, relations of a renamed schema, relations that use a changed type.

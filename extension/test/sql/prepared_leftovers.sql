@@ -52,6 +52,8 @@ INSERT INTO left_case (what, run, becomes, kept) VALUES
 ('a row that refers to one of a onetrip table', ARRAY['INSERT INTO left_child VALUES (1, 1)'], 'kept', 'EXISTS (SELECT FROM left_child)'),
 ('a onetrip table, emptied', ARRAY['TRUNCATE left_emptied RESTART IDENTITY'], 'kept', 'NOT EXISTS (SELECT FROM left_emptied) AND nextval(''left_emptied_s_seq'') < 100'),
 ('the same, with a sequence that goes on', ARRAY['INSERT INTO left_emptied VALUES (1)', 'TRUNCATE left_emptied', 'INSERT INTO left_emptied VALUES (2)'], 'kept', '(SELECT array_agg(id) FROM left_emptied) = ARRAY[2]'),
+('the same, with a local one', ARRAY['TRUNCATE left_emptied, left_unlogged'], 'refused', NULL),
+('the same, by way of a local one', ARRAY['TRUNCATE left_local CASCADE'], 'refused', NULL),
 ('a materialized view, filled', ARRAY['INSERT INTO left_parent VALUES (100)', 'REFRESH MATERIALIZED VIEW left_mat'], 'kept', '(SELECT rows FROM left_mat) = 9'),
 -- table locks and reads
 ('a table lock for row locks', ARRAY['LOCK TABLE left_local IN ROW SHARE MODE'], 'refused', NULL),

@@ -22,6 +22,7 @@ CREATE FUNCTION unit.lag_in_queue(pages int) RETURNS void LANGUAGE c STRICT AS :
 CREATE FUNCTION unit.limit_memory(more bigint) RETURNS void LANGUAGE c AS :'unit', 'unit_limit_memory';
 CREATE FUNCTION unit.delete_unseen(of regclass, at tid) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_delete_unseen';
 CREATE FUNCTION unit.make_table(name text, temporary boolean) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_make_table';
+CREATE FUNCTION unit.truncate(name text) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_truncate';
 CREATE FUNCTION unit.skip_oids(count bigint) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_skip_oids';
 SHOW default_table_access_method;
 SELECT current_database() = current_setting('onetrip.database') AS replicated;

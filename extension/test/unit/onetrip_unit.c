@@ -68,6 +68,7 @@ PG_FUNCTION_INFO_V1(unit_use_level);
 PG_FUNCTION_INFO_V1(unit_read_behind_end);
 PG_FUNCTION_INFO_V1(unit_delete_unseen);
 PG_FUNCTION_INFO_V1(unit_make_table);
+PG_FUNCTION_INFO_V1(unit_truncate);
 PG_FUNCTION_INFO_V1(unit_skip_oids);
 PG_FUNCTION_INFO_V1(unit_lag_in_queue);
 PG_FUNCTION_INFO_V1(unit_limit_memory);
@@ -1092,6 +1093,18 @@ unit_make_table(PG_FUNCTION_ARGS)
 	stmt->tableElts = list_make1(makeColumnDef("id", INT4OID, -1, InvalidOid));
 	(void) DefineRelation(stmt, RELKIND_RELATION, GetUserId(), NULL, "");
 	CommandCounterIncrement();
+	PG_RETURN_VOID();
+}
+
+/* unit_truncate(name text) returns void: TRUNCATE ... CASCADE, likewise. */
+Datum
+unit_truncate(PG_FUNCTION_ARGS)
+{
+	TruncateStmt *stmt = makeNode(TruncateStmt);
+
+	stmt->relations = list_make1(makeRangeVar(NULL, text_to_cstring(PG_GETARG_TEXT_PP(0)), -1));
+	stmt->behavior = DROP_CASCADE;
+	ExecuteTruncate(stmt);
 	PG_RETURN_VOID();
 }
 

@@ -337,6 +337,17 @@ async fn truncate(lab: &Lab) {
     lab.everywhere().await;
     b.must("commit").await;
     lab.shows("select (select count(*) from room.t) + (select count(*) from room.part)", "0").await;
+    // By way of a local table: its children, and those that refer to it.
+    b.must("create table own (id int primary key) using heap; create table child () inherits (own);
+            create unlogged table notes (id int); create table note () inherits (notes);
+            create table refers (id int primary key, own int references own);
+            insert into own values (1); insert into child values (2); insert into note values (3); insert into refers values (4, 1)")
+        .await;
+    lab.everywhere().await;
+    c.must("insert into own values (1); truncate own, notes cascade").await;
+    lab.shows("select (select count(*) from child) + (select count(*) from note) + (select count(*) from refers)", "0")
+        .await;
+    assert_eq!(number(&b, "select count(*) from own").await.unwrap(), 1, "what is local to b is left");
 }
 
 /// Event triggers fire where a statement was given, also in the script of an extension, and their effects arrive in
