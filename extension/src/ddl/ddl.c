@@ -235,6 +235,7 @@ ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, char **n
 	stmt = ot_ddl_analyze_again(stmt, text);
 	stmt = ot_ddl_name_version(stmt, &text);
 	stmt = ot_ddl_compute_bound(stmt, &text, offset, query);
+	ot_ddl_name_session_user(&text);
 	if (ot_ddl_may_change_code(stmt))
 		ot_write_set_key_now(ot_hash_code(), OT_UPDATE, InvalidOid);
 	ot_ddl_lock_relations(stmt);

@@ -194,6 +194,7 @@ extern void ot_setting_store_of_function(Node *stmt, List *settings);
 /* ddl_text.c */
 extern char *ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset);
 extern void ot_ddl_check_text(const char *text, Node *stmt);
+extern void ot_ddl_name_session_user(char **text);
 extern Node *ot_ddl_hide_password(Node *stmt, char **text, int offset);
 extern Node *ot_ddl_analyze_again(Node *stmt, const char *text);
 extern void ot_ddl_name_schema(CreateForeignTableStmt *stmt, char **text);

@@ -5,9 +5,9 @@
  *
  * Runs in backends; allocates in the current context.  The text is the
  * statement's own part of the query string, with some exceptions: a clear-text
- * password is replaced by its verifier, CREATE TABLE AS becomes the equivalent
- * CREATE TABLE, extensions get their version (ddl_extension.c) and partitions
- * the values of their bounds (ddl_bounds.c).
+ * password is replaced by its verifier, SESSION_USER by the role's name, CREATE
+ * TABLE AS becomes the equivalent CREATE TABLE, extensions get their version
+ * (ddl_extension.c) and partitions the values of their bounds (ddl_bounds.c).
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -126,21 +126,6 @@ ddl_text_unicode_name(const char *text)
 	return strVal(linitial(castNode(ColumnRef, target->val)->fields));
 }
 
-/* May a role follow this word (and the commas after that role)? */
-static bool
-ddl_text_introduces_role(const char *word)
-{
-	static const char *const words[] = {"to", "from", "authorization", "role", "user", "group", "admin",
-	"for", "by"};
-
-	for (int i = 0; i < lengthof(words); i++)
-	{
-		if (pg_strcasecmp(word, words[i]) == 0)
-			return true;
-	}
-	return false;
-}
-
 /* The text with the other standard_conforming_strings; NULL: it is no statement then. */
 static Node *
 ddl_text_read_otherwise(const char *text)
@@ -186,9 +171,8 @@ ddl_text_has_other_strings(const char *text, RawStmt *parsed, Node *stmt)
  * Refuses texts that must not be recorded.  A statement may reach the hook
  * with a query string that is not its own, for example one built by another
  * extension.  Some words mean something only in this session or on this server
- * and are refused as well: SESSION_USER as a role, since in other regions that
- * is the apply worker's user; names in the session's temporary schema; and
- * names that contain an OID.
+ * and are refused as well: names in the session's temporary schema, and names
+ * that contain an OID.
  */
 void
 ot_ddl_check_text(const char *text, Node *stmt)
@@ -201,8 +185,6 @@ ot_ddl_check_text(const char *text, Node *stmt)
 	StringInfoData unicode;		/* U&"..." so far */
 	bool		after_uescape = false;
 	bool		after_pg_temp = false;
-	bool		wants_role = false; /* the next token may be a role */
-	bool		had_role = false;
 	const char *what = NULL;
 	const char *hint = NULL;
 	int			token;
@@ -259,22 +241,6 @@ ot_ddl_check_text(const char *text, Node *stmt)
 			what = psprintf("a statement about \"%s\", a name that contains an OID of this server", name);
 			hint = "Name the table or the constraint that it belongs to; privileges, options and storage of a TOAST table follow its table.";
 		}
-		else if (wants_role && pg_strcasecmp(word, "session_user") == 0 &&
-				 (GetUserId() != GetSessionUserId() || GetSessionUserId() != BOOTSTRAP_SUPERUSERID))
-		{
-			what = "SESSION_USER as a role";
-			hint = "Write the role's name.";
-		}
-		if (ddl_text_introduces_role(word) || (token == ',' && had_role))
-		{
-			wants_role = true;
-			had_role = false;
-		}
-		else
-		{
-			had_role = wants_role;
-			wants_role = false;
-		}
 		if (pg_strncasecmp(word, "u&\"", 3) == 0)
 			appendStringInfoString(&unicode, word);
 		after_pg_temp = token != 0 && ddl_text_is_temporary_schema(word[0] == '"' ? value.str : word);
@@ -283,6 +249,71 @@ ot_ddl_check_text(const char *text, Node *stmt)
 	AtEOXact_GUC(true, guc_level);
 	if (what != NULL)
 		ot_ddl_refuse(what, hint);
+}
+
+/*
+ * Is the SESSION_USER at this place a role?  PostgreSQL itself tells: "none" may be
+ * the name of anything else, but of no role.
+ */
+static bool
+ddl_text_is_role(const char *text, int location)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile int code = 0;
+
+	PG_TRY();
+	{
+		(void) raw_parser(psprintf("%.*s\"none\"%s", location, text, text + location + strlen("session_user")),
+						  RAW_PARSE_DEFAULT);
+	}
+	PG_CATCH();
+	{
+		code = geterrcode();
+		if (code != ERRCODE_RESERVED_NAME && code != ERRCODE_SYNTAX_ERROR)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return code == ERRCODE_RESERVED_NAME;
+}
+
+/*
+ * Writes the name of the session's role in place of SESSION_USER as a role, which
+ * in other regions would be the apply worker's.  In an expression it is part of the
+ * definition.
+ */
+void
+ot_ddl_name_session_user(char **text)
+{
+	const char *name = quote_identifier(GetUserNameFromId(GetSessionUserId(), false));
+	core_yyscan_t scanner;
+	core_yy_extra_type extra;
+	core_YYSTYPE value;
+	YYLTYPE		location;
+	List	   *places = NIL;
+	ListCell   *lc;
+	int			guc_level = NewGUCNestLevel();
+
+	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	scanner = scanner_init(*text, &extra, &ScanKeywords, ScanKeywordTokens);
+	extra.escape_string_warning = false;
+	while (core_yylex(&value, &location, scanner) != 0)
+	{
+		/* the last one first, so that locations stay right */
+		if (pg_strcasecmp(extra.scanbuf + location, "session_user") == 0)
+			places = lcons_int(location, places);
+	}
+	scanner_finish(scanner);
+	foreach(lc, places)
+	{
+		int			at = lfirst_int(lc);
+
+		if (ddl_text_is_role(*text, at))
+			*text = psprintf("%.*s%s%s", at, *text, name, *text + at + strlen("session_user"));
+	}
+	AtEOXact_GUC(true, guc_level);
 }
 
 /*
