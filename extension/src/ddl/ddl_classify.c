@@ -432,6 +432,8 @@ ddl_classify(Node *stmt, const char *query, OtTemporary *temporary)
 
 	if (kind == OT_STATEMENT_LOCAL)
 		return kind;
+	/* PostgreSQL says so too, but after what follows, which may wait */
+	PreventCommandIfReadOnly(GetCommandTagName(CreateCommandTag(stmt)));
 	*temporary = ot_ddl_is_temporary(stmt, query);
 	/* the schema lock comes before table locks, in this order everywhere */
 	if (*temporary != OT_TEMPORARY_OBJECT && kind == OT_STATEMENT_SCHEMA)

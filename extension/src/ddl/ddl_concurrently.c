@@ -34,6 +34,8 @@
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
+#include "tcop/cmdtag.h"
+#include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/lsyscache.h"
 #include "utils/resowner.h"
@@ -214,18 +216,21 @@ void
 ot_index_wait_politely(Node *stmt, ProcessUtilityContext context)
 {
 	TimestampTz since = ot_now();
+	const char *what;
 	LOCKMODE	mode;
 	Oid			relid;
 
 	if (ot_index_is_job(stmt))
-		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "CREATE INDEX CONCURRENTLY");
+		what = "CREATE INDEX CONCURRENTLY";
 	else if (ddl_concurrently_is_drop(stmt))
-		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "DROP INDEX CONCURRENTLY");
+		what = "DROP INDEX CONCURRENTLY";
 	else if (ot_detach_concurrently_of(stmt) != NULL)
-		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL,
-								  "ALTER TABLE ... DETACH CONCURRENTLY");
+		what = "ALTER TABLE ... DETACH CONCURRENTLY";
 	else
 		return;
+	/* PostgreSQL's standard_ProcessUtility() would say so later, or not at all */
+	PreventCommandIfReadOnly(GetCommandTagName(CreateCommandTag(stmt)));
+	PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, what);
 	relid = ddl_concurrently_table_of(stmt, &mode);
 	if (!OidIsValid(relid) || !OT_OWNS_RELATION(relid) ||
 		get_rel_persistence(relid) == RELPERSISTENCE_TEMP)

@@ -665,6 +665,7 @@ ot_detach_run(Node *stmt, ProcessUtilityContext context, OtDetachSecond run, voi
 
 	if (in_second || (!begins && !ot_detach_is_finalize(stmt)) || (begins && ot_format_level < LEVEL))
 		return false;
+	PreventCommandIfReadOnly("ALTER TABLE");
 	if (begins)
 		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "ALTER TABLE ... DETACH CONCURRENTLY");
 	if (!detach_find(stmt, &parent, &partition))
@@ -673,7 +674,6 @@ ot_detach_run(Node *stmt, ProcessUtilityContext context, OtDetachSecond run, voi
 	names[1] = get_rel_name(partition);
 	if (names[0] == NULL || names[1] == NULL || (begins && ot_detach_all_by_root()))
 		return false;
-	PreventCommandIfReadOnly("ALTER TABLE");
 	/* a statement on its own comes from a portal */
 	if (begins || !IsInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL))
 		MemoryContextSwitchTo(PortalContext);

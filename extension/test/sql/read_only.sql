@@ -35,6 +35,25 @@ BEGIN; LOCK TABLE t IN EXCLUSIVE MODE; COMMIT;
 CREATE TEMP TABLE mine AS SELECT * FROM t;
 SELECT count(*) FROM mine;
 SELECT pg_advisory_lock(7), pg_advisory_unlock(7);
+-- Statements that are in the log are refused in a read-only session, before they wait for others or say anything else.
+CREATE TABLE parted (id int) PARTITION BY LIST (id);
+CREATE TABLE part PARTITION OF parted FOR VALUES IN (1);
+CREATE INDEX t_v ON t (v);
+SELECT proposals FROM onetrip.status \gset before_
+BEGIN READ ONLY;
+CREATE INDEX CONCURRENTLY t_new ON t (v);
+ROLLBACK;
+SET default_transaction_read_only = on;
+CREATE INDEX CONCURRENTLY t_new ON t (v);
+CREATE INDEX CONCURRENTLY IF NOT EXISTS t_v ON t (v);
+CREATE INDEX CONCURRENTLY ON mine (v);
+DROP INDEX CONCURRENTLY t_v;
+REINDEX INDEX CONCURRENTLY t_v;
+ALTER TABLE parted DETACH PARTITION part CONCURRENTLY;
+ALTER TABLE parted DETACH PARTITION part FINALIZE;
+CREATE TABLE new AS SELECT 1;
+TRUNCATE mine;
+RESET default_transaction_read_only;
 SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
 
 UPDATE t SET v = 10 WHERE id = 1;
