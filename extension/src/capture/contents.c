@@ -48,7 +48,6 @@
 #include "nodes/makefuncs.h"
 #include "pgstat.h"
 #include "storage/lmgr.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
