@@ -114,6 +114,7 @@ typedef void (*OtStep) (void *what);
 
 extern void ot_sql_worker_describe(BackgroundWorker *worker, const char *name, const char *function);
 extern void ot_sql_worker_start(const char *name);
+extern void ot_sql_worker_launch(const char *name, const char *function, const char *without, bool *told);
 extern void ot_sql_worker_set(const char *name, const char *value);
 extern void ot_sql_worker_check(void);
 extern void ot_sql_worker_wait(long ms);
@@ -126,7 +127,9 @@ extern char *ot_sql_worker_try(OtStep step, void *what, int *code);
 /* jobs.c */
 extern void ot_jobs_report(const char *report, const char *which);
 
-/* detach_users.c: is this row of onetrip.job_here or job_report about a partition? */
+/* Has this row of onetrip.job_here been done, as far as this server goes by itself? */
+#define OT_IS_DONE(row) row ".sqlstate IS NOT DISTINCT FROM '" OT_JOB_DONE "'"
+/* Is this row of onetrip.job_here or job_report about a partition (detach_users.c)? */
 #define OT_IS_DETACH(row) row ".statement ^@ 'ALTER TABLE'"
 
 extern void ot_detach_users_launch_if_wanted(void);

@@ -84,7 +84,7 @@ detach_users_read(void *what)
 	Reading    *reading = what;
 
 	ot_sql_worker_begin();
-	ot_sql_worker_execute("SELECT j.index, h.inhparent, j.sqlstate IS NOT DISTINCT FROM '00000', j.since, j.xmin "
+	ot_sql_worker_execute("SELECT j.index, h.inhparent, " OT_IS_DONE("j") ", j.since, j.xmin "
 						  "FROM onetrip.job_here j LEFT JOIN pg_inherits h ON h.inhrelid = j.index AND h.inhdetachpending "
 						  "WHERE " OT_IS_DETACH("j") " ORDER BY j.since, j.index", SPI_OK_SELECT);
 	for (uint64 i = 0; i < SPI_processed; i++)
@@ -211,7 +211,7 @@ detach_users_look(void *what)
 	}
 	entry->count = left;
 	if (left == 0)
-		detach_users_write(job, "UPDATE onetrip.job_here SET sqlstate = '00000' WHERE index = $1 AND since = $2", SPI_OK_UPDATE);
+		detach_users_write(job, "UPDATE onetrip.job_here SET sqlstate = '" OT_JOB_DONE "' WHERE index = $1 AND since = $2", SPI_OK_UPDATE);
 	ot_sql_worker_end();
 }
 
@@ -220,7 +220,7 @@ detach_users_report(void *nothing)
 {
 	ot_jobs_report("SELECT current_setting('onetrip.node_id')::integer AS node_id, format('%I.%I', n.nspname, c.relname) AS index, "
 				   "current_setting('onetrip.region') AS region, format('%I.%I', tn.nspname, t.relname) AS \"table\", j.statement, "
-				   "CASE WHEN j.sqlstate IS NOT DISTINCT FROM '00000' THEN 'done' ELSE 'waiting' END AS state, "
+				   "CASE WHEN " OT_IS_DONE("j") " THEN 'done' ELSE 'waiting' END AS state, "
 				   "j.attempts, j.error, j.since "
 				   "FROM onetrip.job_here j JOIN pg_inherits h ON h.inhrelid = j.index AND h.inhdetachpending "
 				   "JOIN pg_class c ON c.oid = h.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
@@ -314,18 +314,10 @@ static void
 detach_users_launch(void)
 {
 	static bool told = false;
-	BackgroundWorker worker;
 
-	if (ot_worker_for_detaches_is_there())
-		return;
-	ot_sql_worker_describe(&worker, WORKER, "ot_detach_users_main");
-	if (!RegisterDynamicBackgroundWorker(&worker, NULL) && !told)
-	{
-		ereport(LOG,
-				(errmsg("cannot start the " WORKER ": no background worker is free"),
-				 errhint("Raise max_worker_processes. Without it, DETACH PARTITION CONCURRENTLY waits for this region.")));
-		told = true;
-	}
+	if (!ot_worker_for_detaches_is_there())
+		ot_sql_worker_launch(WORKER, "ot_detach_users_main",
+							 "DETACH PARTITION CONCURRENTLY waits for this region", &told);
 }
 
 static void

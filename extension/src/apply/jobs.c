@@ -112,7 +112,7 @@ jobs_may_be_there(void)
 }
 
 /* An index that waits for its second entry (ddl/ddl_index.c). */
-#define BUILT "(i.indisready AND j.sqlstate IS NOT DISTINCT FROM '00000')"
+#define BUILT "(i.indisready AND " OT_IS_DONE("j") ")"
 /* An index of REINDEX CONCURRENTLY, which VACUUM FULL may have made valid. */
 #define IS_COPY "j.statement ^@ 'REINDEX'"
 
@@ -187,7 +187,7 @@ jobs_note_failure(const Job *job, const char *message, int code)
 	args[1] = CStringGetTextDatum(unpack_sql_state(code));
 	/* one that is built stays so */
 	if (SPI_execute_with_args(psprintf("UPDATE onetrip.job_here SET attempts = attempts + 1, error = $1, "
-									   "sqlstate = CASE WHEN sqlstate = '00000' THEN sqlstate ELSE $2 END WHERE index = %u",
+									   "sqlstate = CASE WHEN sqlstate = '" OT_JOB_DONE "' THEN sqlstate ELSE $2 END WHERE index = %u",
 									   job->index), 2, types, args, NULL, false, 0) != SPI_OK_UPDATE)
 		elog(ERROR, "cannot write onetrip.job_here");
 	ot_sql_worker_end();

@@ -410,20 +410,12 @@ static void
 move_subscription_launch(void *nothing)
 {
 	static bool told = false;
-	BackgroundWorker worker;
 	bool		wanted;
 
 	move_subscription_find_out(&wanted);
-	if (!wanted)
-		return;
-	ot_sql_worker_describe(&worker, WORKER, "ot_move_subscription_main");
-	if (RegisterDynamicBackgroundWorker(&worker, NULL))
-		return;
-	if (!told)
-		ereport(LOG,
-				(errmsg("cannot start the " WORKER ": no background worker is free"),
-				 errhint("Raise max_worker_processes. Without it, subscriptions do not move when their node is lost.")));
-	told = true;
+	if (wanted)
+		ot_sql_worker_launch(WORKER, "ot_move_subscription_main",
+							 "subscriptions do not move when their node is lost", &told);
 }
 
 /* Starts the worker if it is wanted and not there. */

@@ -46,6 +46,21 @@ ot_sql_worker_describe(BackgroundWorker *worker, const char *name, const char *f
 	strlcpy(worker->bgw_function_name, function, BGW_MAXLEN);
 }
 
+/* Starts a worker that ends by itself.  What does not go on without it is told once: *told. */
+void
+ot_sql_worker_launch(const char *name, const char *function, const char *without, bool *told)
+{
+	BackgroundWorker worker;
+
+	ot_sql_worker_describe(&worker, name, function);
+	if (RegisterDynamicBackgroundWorker(&worker, NULL) || *told)
+		return;
+	ereport(LOG,
+			(errmsg("cannot start the %s: no background worker is free", name),
+			 errhint("Raise max_worker_processes. Without it, %s.", without)));
+	*told = true;
+}
+
 /* Connects the process, as a superuser, and without what an operator sets for clients. */
 void
 ot_sql_worker_start(const char *name)

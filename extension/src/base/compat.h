@@ -132,10 +132,10 @@ typedef RelFileNode OtRelFile;
  */
 #if PG_VERSION_NUM >= 170000
 #define OT_CREATE_WAIT_EVENT_SET(context, n) CreateWaitEventSet(NULL, n)
-#define OT_LOCK_HELD_BY_ME(tag, mode) LockHeldByMe(tag, mode, false)
+#define OT_LOCK_IS_HELD_BY_ME(tag, mode) LockHeldByMe(tag, mode, false)
 #else
 #define OT_CREATE_WAIT_EVENT_SET(context, n) CreateWaitEventSet(context, n)
-#define OT_LOCK_HELD_BY_ME(tag, mode) LockHeldByMe(tag, mode)
+#define OT_LOCK_IS_HELD_BY_ME(tag, mode) LockHeldByMe(tag, mode)
 #endif
 
 /* 18: pg_noreturn is written before a declaration; 64-bit formats are C99's. */
@@ -587,13 +587,6 @@ ot_next_shared_lock(int partition, PROCLOCK *before)
 									 offsetof(PROCLOCK, procLink));
 #endif
 }
-
-/* 17: whether a stronger lock will do. */
-#if PG_VERSION_NUM >= 170000
-#define OT_LOCK_IS_HELD_BY_ME(tag, mode) LockHeldByMe(tag, mode, false)
-#else
-#define OT_LOCK_IS_HELD_BY_ME(tag, mode) LockHeldByMe(tag, mode)
-#endif
 
 /* 17: transaction_timeout, a FATAL that must not follow what has been committed. */
 static inline void

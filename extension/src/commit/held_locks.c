@@ -308,7 +308,7 @@ held_locks_mode_of_large_objects(LOCKMODE mode)
 
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, LargeObjectRelationId);
 	if (mode == RowExclusiveLock)
-		return OT_LOCK_HELD_BY_ME(&tag, RowShareLock) ? RowShareLock : AccessShareLock;
+		return OT_LOCK_IS_HELD_BY_ME(&tag, RowShareLock) ? RowShareLock : AccessShareLock;
 	return mode;
 }
 

@@ -822,7 +822,7 @@ subscription_after(Node *stmt, const Before *before)
 	CommandCounterIncrement();
 	/* an entry that drops a table needs the catalog too: one of the two loses */
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, SubscriptionRelRelationId);
-	if (OT_LOCK_HELD_BY_ME(&tag, AccessExclusiveLock))
+	if (OT_LOCK_IS_HELD_BY_ME(&tag, AccessExclusiveLock))
 		ot_write_set_key_now(ot_hash_schema(), OT_KEY_SHARE, InvalidOid);
 	ot_subscription_begin(&saved);
 	subscription = get_subscription_oid(name, true);

@@ -986,7 +986,7 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 				LOCKTAG		tag;
 
 				SET_LOCKTAG_RELATION(tag, MyDatabaseId, object_id);
-				if (OT_LOCK_HELD_BY_ME(&tag, AccessExclusiveLock))
+				if (OT_LOCK_IS_HELD_BY_ME(&tag, AccessExclusiveLock))
 					ot_ddl_take_relation_key(object_id);
 			}
 			break;

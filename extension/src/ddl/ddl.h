@@ -87,6 +87,13 @@ extern void ot_notify_check_queue(void);
 extern bool ot_notify_comes_next(const OtReader *r);
 extern void ot_notify_apply(OtReader *r);	/* r is past the op byte 'N' */
 /* ddl_index.c */
+/*
+ * What the SQLSTATE in onetrip.job_here says of an index that is built, and waits
+ * for its second entry, and of a partition whose users are gone: successful
+ * completion.
+ */
+#define OT_JOB_DONE "00000"
+
 extern void ot_index_build(Oid table, Oid index);
 extern void ot_index_propose(Oid table, Oid index);
 extern List *ot_index_jobs_of(Relation rel, bool unbuilt);

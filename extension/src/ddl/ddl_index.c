@@ -93,9 +93,6 @@
 #define JOB_ERROR 5
 #define JOB_SQLSTATE 6
 
-/* What the SQLSTATE says of an index that is built, and waits for its second entry: successful completion. */
-#define BUILT "00000"
-
 /* The level whose libraries know what becomes of a unique index that is a job. */
 #define UNIQUE_LEVEL 1
 
@@ -192,7 +189,7 @@ ot_index_is_built(Oid index, Form_pg_index state)
 	char	   *sqlstate;
 
 	return state->indisready && ddl_index_read_job(index, &error, &sqlstate) &&
-		sqlstate != NULL && strcmp(sqlstate, BUILT) == 0;
+		sqlstate != NULL && strcmp(sqlstate, OT_JOB_DONE) == 0;
 }
 
 /* Notes in the job worker that the index is built, or that it will be built anew. */
@@ -202,7 +199,7 @@ ddl_index_note_built(Oid index, bool built)
 	/* under the search_path of a user */
 	char	   *query = psprintf("UPDATE onetrip.job_here SET error = NULL, sqlstate = %s "
 								 "WHERE index OPERATOR(pg_catalog.=) '%u'::pg_catalog.oid",
-								 built ? "'" BUILT "'" : "NULL", index);
+								 built ? "'" OT_JOB_DONE "'" : "NULL", index);
 
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (SPI_connect() != SPI_OK_CONNECT)

@@ -55,7 +55,7 @@ ot_ddl_truncates_by_worker(Relation rel)
 		LOCKTAG		tag;
 
 		SET_LOCKTAG_RELATION(tag, MyDatabaseId, lfirst_oid(lc));
-		if (OT_LOCK_HELD_BY_ME(&tag, AccessExclusiveLock))
+		if (OT_LOCK_IS_HELD_BY_ME(&tag, AccessExclusiveLock))
 			worker_truncation.flags |= OT_EMPTIED_RESTART;
 	}
 }

@@ -768,9 +768,10 @@ ot_sequence_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		class_id == RelationRelationId && sub_id == 0 &&
 		!OidIsValid(*created_sequence))
 		*created_sequence = object_id;
-	else if (access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
-			 (object_id == SETVAL_OID || object_id == SETVAL3_OID ||
-			  object_id == OT_PG_NOTIFY_OID) && ot_sequence_is_active())
+	if (access != OAT_FUNCTION_EXECUTE || class_id != ProcedureRelationId)
+		return;
+	if ((object_id == SETVAL_OID || object_id == SETVAL3_OID || object_id == OT_PG_NOTIFY_OID) &&
+		ot_sequence_is_active())
 	{
 		const char *function = object_id == OT_PG_NOTIFY_OID ? "pg_notify" : "setval";
 
@@ -780,15 +781,13 @@ ot_sequence_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 				 errdetail("The call is in no query, for example in the default of a column that COPY fills."),
 				 errhint("Call onetrip.%s(), which takes the same arguments.", function)));
 	}
-	else if (access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
-			 object_id == NEXTVAL_OID)
+	else if (object_id == NEXTVAL_OID)
 	{
 		ot_sequence_drew();
 		if (ot_read_only && ot_sequence_is_active())
 			ot_check_writable();
 	}
-	else if (access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
-			 (object_id == CURRVAL_OID || object_id == LASTVAL_OID))
+	else if (object_id == CURRVAL_OID || object_id == LASTVAL_OID)
 		ot_sequence_looked();
 }
 

@@ -304,7 +304,7 @@ ot_sequence_lock_used(void)
 		if (now < until && until <= TimestampTzPlusMilliseconds(now, SILENT_MS))
 			continue;
 		SET_LOCKTAG_RELATION(tag, MyDatabaseId, items[i].relid);
-		items[i].only_noted = !OT_LOCK_HELD_BY_ME(&tag, RowExclusiveLock);
+		items[i].only_noted = !OT_LOCK_IS_HELD_BY_ME(&tag, RowExclusiveLock);
 		if (get_rel_relkind(items[i].relid) != RELKIND_SEQUENCE ||
 			ot_sequence_relation_is_short(items[i].relid))
 			sequence_used_forget_items(&items[i], 1);	/* dropped, never one, or certified */

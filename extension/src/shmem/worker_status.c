@@ -167,8 +167,5 @@ ot_worker_wake_jobs(void)
 	numbers[1] = ot_worker->detach_worker;
 	SpinLockRelease(&ot_worker->mutex);
 	for (int i = 0; i < lengthof(numbers); i++)
-	{
-		if (numbers[i] >= 0)
-			SetLatch(&ProcGlobal->allProcs[numbers[i]].procLatch);
-	}
+		ot_slot_wake(numbers[i]);
 }
