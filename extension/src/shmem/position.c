@@ -45,8 +45,11 @@
 
 static OtPositions *positions = NULL;
 
-/* This transaction changes names: it holds the lock for the schema key, or shares it. */
-static bool names_change = false;
+/*
+ * The transaction level that changes names, since it holds the lock for the schema
+ * key, or shares it; 0: none.
+ */
+static int	names_change_level = 0;
 static OtLogIndex announcing;
 /* What this process knows of names is no older than this entry. */
 static OtLogIndex names_known;
@@ -184,7 +187,7 @@ ot_position_set_applied(OtLogIndex index)
 
 	SpinLockAcquire(&positions->mutex);
 	Assert(pg_atomic_read_u64(&positions->applied) < index.value);
-	if (names_change)
+	if (names_change_level > 0)
 		positions->names_changed_at = positions->unannounced = announcing = index;
 	pg_atomic_write_u64(&positions->applied, index.value);
 	SpinLockRelease(&positions->mutex);
@@ -423,9 +426,9 @@ ot_position_is_ddl_elsewhere(void)
 static void
 position_announced(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
 {
-	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level || !names_change)
+	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level || names_change_level == 0)
 		return;
-	names_change = false;
+	names_change_level = 0;
 	SpinLockAcquire(&positions->mutex);
 	if (positions->unannounced.value == announcing.value)
 		positions->unannounced.value = 0;
@@ -439,6 +442,20 @@ position_announced_at_exit(int code, Datum arg)
 	position_announced(RESOURCE_RELEASE_AFTER_LOCKS, false, true, NULL);
 }
 
+/* Going back to a savepoint undoes the changes of names, and releases their lock. */
+static void
+position_subxact_callback(SubXactEvent event, SubTransactionId my_subid, SubTransactionId parent_subid, void *arg)
+{
+	int			level = GetCurrentTransactionNestLevel();
+
+	if (names_change_level < level)
+		return;
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+		names_change_level = 0;
+	else if (event == SUBXACT_EVENT_COMMIT_SUB)
+		names_change_level = level - 1;
+}
+
 void
 ot_position_names_change(void)
 {
@@ -446,11 +463,13 @@ ot_position_names_change(void)
 
 	if (!registered)
 	{
+		RegisterSubXactCallback(position_subxact_callback, NULL);
 		RegisterResourceReleaseCallback(position_announced, NULL);
 		on_shmem_exit(position_announced_at_exit, (Datum) 0);
 	}
 	registered = true;
-	names_change = true;
+	if (names_change_level == 0)
+		names_change_level = GetCurrentTransactionNestLevel();
 }
 
 /*
