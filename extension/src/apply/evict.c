@@ -498,6 +498,18 @@ evict_is_short_lock(const LOCKTAG *tag)
 	}
 }
 
+/* Does this process of the same lock wait for it, and is it to have it before the one that is blocked? */
+static bool
+evict_waits_before(const BlockedProcsData *data, const BlockedProcData *blocked, int pid)
+{
+	for (int i = 0; i < blocked->num_waiters; i++)
+	{
+		if (data->waiter_pids[blocked->first_waiter + i] == pid)
+			return true;
+	}
+	return false;
+}
+
 /* Called when the worker waits for a lock: deals with all who delay it. */
 static void
 evict_clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
@@ -535,7 +547,8 @@ evict_clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 				continue;
 			if (!(conflicts & other->holdMask) &&
 				!(other->waitLockMode != NoLock &&
-				  (conflicts & LOCKBIT_ON(other->waitLockMode))))
+				  (conflicts & LOCKBIT_ON(other->waitLockMode)) &&
+				  evict_waits_before(data, blocked, other->pid)))
 				continue;
 			if (other->leaderPid == 0)
 				evict_tell_prepared(other, applying, since, table);

@@ -256,6 +256,49 @@ async fn whoever_waits_for_its_client_does_not_hold_up_another_region() {
     lab.check_equal(1).await;
 }
 
+/// They come after the change, so they hold up nobody; a reader that came before it is what everybody waits for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_behind_a_change_is_left_alone() {
+    let lab = patient("eviction_behind", "sessions that wait for a table behind the change of another region").await;
+    let a = lab.session(0).await;
+    a.must("create table over (at int) using heap; create table other (id int primary key, v int); insert into other values (1, 0)").await;
+    lab.everywhere().await;
+    let [reader, writer, next, watcher] =
+        [lab.session(1).await, lab.session(1).await, lab.session(1).await, lab.session(1).await];
+    let locks = |granted: bool| {
+        format!("select count(*) from pg_locks where relation = 't'::regclass and granted = {granted} and pid <> pg_backend_pid()")
+    };
+    let waiting = |count: i64| {
+        let (watcher, query) = (&watcher, locks(false));
+        async move { until("they wait", SOON, || async { Ok(number(watcher, &query).await? == count) }).await.unwrap() }
+    };
+    let reading = async {
+        reader
+            .must("do $$ begin perform from t; while not exists (select from over) loop perform pg_sleep(0.05); end loop; end $$")
+            .await;
+    };
+    let behind = async {
+        let query = locks(true);
+        until("the reader reads", SOON, || async { Ok(number(&watcher, &query).await? == 1) }).await.unwrap();
+        let position = change_in_a(&lab, "alter table t add column w int").await;
+        waiting(1).await;
+        let change = "begin; update other set v = 1 where id = 1; update t set v = 1 where id = 1; commit";
+        let coming = async {
+            waiting(3).await;
+            // Longer than a reader may wait for a lock if it holds up somebody.
+            tokio::time::sleep(Duration::from_millis(2_000)).await;
+            waiting(3).await;
+            watcher.must("insert into over values (1)").await;
+        };
+        let ((), read, ()) = tokio::join!(writer.must(change), number(&next, "select count(*) from t"), coming);
+        assert_eq!(read.unwrap_or_else(|e| panic!("{e:#}")), 50);
+        arrives(&lab, 1, position).await;
+    };
+    tokio::join!(reading, behind);
+    lab.shows("select (select v from t where id = 1) + (select v from other)", "2").await;
+    lab.check_equal(1).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_that_waits_for_its_client_does_not_hold_up_another_region() {
     let lab = patient("eviction_copy", "COPY with a silent client or one that does not read gives way to DDL").await;
