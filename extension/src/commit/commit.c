@@ -914,6 +914,7 @@ commit_show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_l
 					(errmsg("ending a session that cannot be shown its own commit at " UINT64_FORMAT,
 							index.value)));
 			(void) kill(MyProcPid, SIGTERM);
+			ot_session_end_later();
 			return;
 		}
 		pg_usleep(1000);

@@ -131,6 +131,7 @@ ot_origin_restore_own(bool committed)
 		ereport(LOG,
 				(errmsg("ending a session whose replication origin was taken by another one")));
 		(void) kill(MyProcPid, SIGTERM);
+		ot_session_end_later();
 	}
 	else
 	{

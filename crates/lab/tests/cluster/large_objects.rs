@@ -32,7 +32,7 @@ async fn large_objects_are_the_same_everywhere() {
 // ---- every function, by SQL and by the fast path ----
 
 #[derive(Clone)]
-enum Value {
+pub enum Value {
     Oid(u32),
     Int4(i32),
     Int8(i64),
@@ -95,12 +95,12 @@ fn calls(n: u32) -> Vec<(&'static str, Vec<Value>)> {
 }
 
 /// A client of the protocol's fast path, as libpq's and JDBC's functions for large objects are.
-struct FastPath {
+pub struct FastPath {
     stream: TcpStream,
 }
 
 impl FastPath {
-    async fn open(lab: &Lab, region: usize) -> FastPath {
+    pub async fn open(lab: &Lab, region: usize) -> FastPath {
         let config: Config = lab.node(region).conninfo().parse().expect("a conninfo");
         let mut stream = TcpStream::connect(("127.0.0.1", config.get_ports()[0])).await.expect("connect");
         let mut body = 0x0003_0000_u32.to_be_bytes().to_vec();
@@ -138,11 +138,21 @@ impl FastPath {
         self.answer().await
     }
 
-    async fn query(&mut self, sql: &str) {
+    pub async fn query(&mut self, sql: &str) {
         self.send(b'Q', &[sql.as_bytes(), &[0]].concat()).await.unwrap_or_else(|e| panic!("{sql}: {e}"));
     }
 
-    async fn call(&mut self, function: u32, arguments: &[Value]) -> Result<Vec<u8>, String> {
+    /// As drivers do: Parse, Bind, Execute, and Sync, which the server comes to once it has answered the others.
+    pub async fn execute(&mut self, sql: &str) -> Result<Vec<u8>, String> {
+        let parse = [&[0], sql.as_bytes(), &[0, 0, 0]].concat();
+        for (kind, body) in [(b'P', &parse[..]), (b'B', &[0; 8]), (b'E', &[0; 5])] {
+            let message = [&[kind][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat();
+            self.stream.write_all(&message).await.map_err(|e| e.to_string())?;
+        }
+        self.send(b'S', &[]).await
+    }
+
+    pub async fn call(&mut self, function: u32, arguments: &[Value]) -> Result<Vec<u8>, String> {
         let mut body = function.to_be_bytes().to_vec();
         body.extend([0, 1, 0, 1]); // all arguments are binary
         body.extend((arguments.len() as u16).to_be_bytes());

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::lab::{fragile, number, start, text, told_db, until, Lab, HEALED, SOON};
+use crate::large_objects::FastPath;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_region_that_cannot_apply_an_entry_says_why_and_goes_on_once_mended() {
@@ -128,6 +129,10 @@ async fn sessions_of_a_region_that_stands_still_are_told_so() {
     b.must("alter system set onetrip.rebuild_after = 0").await;
     b.must("select pg_reload_conf()").await;
     b.must("set onetrip.commit_timeout = '1s'").await;
+    b.must("begin; insert into t values (5, 5); prepare transaction 'five'").await;
+    let (mut writer, mut ender) = (FastPath::open(&lab, 1).await, FastPath::open(&lab, 1).await);
+    writer.query("set onetrip.commit_timeout = '1s'").await;
+    ender.query("set onetrip.commit_timeout = '1s'").await;
     a.must("begin; update t set v = 1 where id = 1; insert into fragile values (1, 'poison'); commit").await;
     let at = number(&a, "select onetrip.position()").await.unwrap();
     until("the worker of b is at it", SOON, || async {
@@ -136,10 +141,19 @@ async fn sessions_of_a_region_that_stands_still_are_told_so() {
     .await
     .unwrap();
 
-    // This one is proposed before the worker has failed: it is committed, but not shown here.
-    let told = told_db(&b.refused("insert into t values (2, 2)").await);
+    // These are proposed before the worker has failed: they are committed, but not shown here.
+    let (refused, written, ended) = tokio::join!(
+        b.refused("insert into t values (2, 2)"),
+        writer.execute("insert into t values (4, 4)"),
+        ender.execute("commit prepared 'five'")
+    );
+    let told = told_db(&refused);
     assert!(told.contains("08007") && told.contains("committed at "), "{told}");
     assert!(told.contains("cannot apply a change that comes before it") && told.contains("Do not repeat it"), "{told}");
+    // The answer is complete before the session ends, which for drivers would be the last word.
+    let told = written.expect_err("it is not shown here");
+    assert!(told.contains("08007") && told.contains("Do not repeat it"), "{told}");
+    ended.unwrap_or_else(|e| panic!("{e}"));
     let b = lab.session(1).await;
     b.must("set onetrip.commit_timeout = '1s'").await;
     // Later ones are not proposed.
@@ -164,11 +178,11 @@ async fn sessions_of_a_region_that_stands_still_are_told_so() {
     })
     .await
     .unwrap();
-    assert_eq!(text(&a, "select string_agg(id || ':' || v, ' ' order by id) from t").await.unwrap(), "1:1 2:2");
+    assert_eq!(text(&a, "select string_agg(id || ':' || v, ' ' order by id) from t").await.unwrap(), "1:1 2:2 4:4 5:5");
 
     lab.session(1).await.must("insert into mended values (1)").await;
     lab.everywhere().await;
-    lab.shows("select string_agg(id || ':' || v, ' ' order by id) from t", "1:1 2:2").await;
+    lab.shows("select string_agg(id || ':' || v, ' ' order by id) from t", "1:1 2:2 4:4 5:5").await;
     lab.session(1).await.must("insert into t values (3, 3)").await;
     lab.check_equal(2).await;
 }
