@@ -418,6 +418,7 @@ ot_jobs_main(Datum arg)
 	ot_sql_worker_start("onetrip job worker");
 	/* of a second entry: the table is locked, and some regions would build the index for that */
 	ot_sql_worker_set("onetrip.rehearse", "off");
+	ot_builds_indexes = true;
 	ot_worker_is_for_jobs();
 	failed = hash_create("onetrip failed jobs", 16, &control, HASH_ELEM | HASH_BLOBS);
 	control.entrysize = sizeof(Waiting);

@@ -143,6 +143,8 @@ ot_make_room(void *array, int *max, Size element)
 /* process.c */
 extern bool ot_preloaded;		/* in shared_preload_libraries */
 extern bool ot_is_apply_worker; /* this process applies: it is a worker, or rehearses */
+extern bool ot_builds_indexes;	/* this is the job worker: what it runs of a user's are
+								 * functions of indexes */
 extern bool ot_is_rehearsing;	/* this process rehearses: all is rolled back; or it
 								 * writes early, and it may have to be */
 extern bool ot_is_comparing;	/* it rehearses for the change of the catalogs alone:

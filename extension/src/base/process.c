@@ -17,6 +17,7 @@
 
 bool		ot_preloaded = false;
 bool		ot_is_apply_worker = false;
+bool		ot_builds_indexes = false;
 bool		ot_is_rehearsing = false;
 bool		ot_is_comparing = false;
 bool		ot_writes_early = false;

@@ -372,7 +372,7 @@ ddl_index_enter_owner(OtUserContext *saved, Oid table)
 {
 	Relation	rel = table_open(table, NoLock);
 
-	ot_user_enter(saved, rel->rd_rel->relowner, OT_USER_OWN_SETTINGS);
+	ot_user_enter(saved, rel->rd_rel->relowner, OT_USER_OWN_SETTINGS | OT_USER_READ_ONLY);
 	table_close(rel, NoLock);
 }
 
@@ -382,6 +382,9 @@ ddl_index_enter_owner(OtUserContext *saved, Oid table)
  * gets a second entry is not made valid.  Called in a transaction that has no
  * snapshot and holds no lock; returns in another one.  The caller holds a lock for
  * its session on the table, which keeps out other DDL and maintenance.
+ *
+ * The index's functions run as those of a row do: in a read-only transaction, for
+ * they run in every region, and what they write would be an entry of each.
  */
 void
 ot_index_build(Oid table, Oid index)
@@ -522,7 +525,13 @@ ddl_index_finish(Oid table, Oid index)
 	if (ot_index_is_built(index, &state))
 		ddl_index_set_valid(index, true);
 	else
+	{
+		bool		read_only = XactReadOnly;
+
+		XactReadOnly = true;
 		OT_REINDEX_INDEX(index, get_rel_persistence(table), &params);
+		XactReadOnly = read_only;
+	}
 }
 
 /*

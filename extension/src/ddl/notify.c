@@ -74,6 +74,16 @@ notify_is_captured(void)
 }
 
 /*
+ * Does it run in every region?  Then what it notifies is told where the row or the
+ * statement comes from, or nowhere.
+ */
+static bool
+notify_is_left_out(void)
+{
+	return ot_is_apply_worker || ot_builds_indexes;
+}
+
+/*
  * onetrip.pg_notify(text, text): pg_notify() for every region.  Calls of
  * pg_notify() are redirected here.
  */
@@ -87,7 +97,7 @@ ot_notify(PG_FUNCTION_ARGS)
 	if (OT_FUNCTION_ACLCHECK(OT_PG_NOTIFY_OID, GetUserId()) != ACLCHECK_OK)
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, "pg_notify");
 	PreventCommandDuringRecovery("NOTIFY");
-	if (ot_is_apply_worker)
+	if (notify_is_left_out())
 		PG_RETURN_VOID();
 	/* it checks what it is given */
 	Async_Notify(channel, payload);
@@ -105,7 +115,7 @@ ot_notify_process_utility(PlannedStmt *pstmt, const char *query, bool read_only_
 	/* that of a CALL with parameters may be gone once it has ended a transaction */
 	NodeTag		tag = nodeTag(node);
 
-	if (tag == T_NotifyStmt && ot_is_apply_worker)
+	if (tag == T_NotifyStmt && notify_is_left_out())
 		return;
 	ot_call_process_utility(prev_process_utility, pstmt, node, query, read_only_tree, context,
 							params, env, dest, completion);

@@ -112,6 +112,29 @@ SET search_path = index_functions; RESET lock_timeout;
 ALTER TABLE set_anew ADD COLUMN r float8 DEFAULT random();
 SELECT current_setting('search_path') AS path, current_setting('lock_timeout') AS timeout;
 SET search_path = index_functions; RESET lock_timeout;
+-- Indexes that are built by a job over rows that are there, or built anew.
+CREATE TABLE of_job (id int PRIMARY KEY, what text);
+DELETE FROM noted WHERE id = -1;
+\set VERBOSITY terse
+INSERT INTO of_job VALUES (1, 'insert'); CREATE INDEX CONCURRENTLY job_i ON of_job (computes(what));
+DROP INDEX job_i; UPDATE of_job SET what = 'nextval'; CREATE INDEX CONCURRENTLY job_i ON of_job (id) WHERE computes(what) <> '';
+DROP INDEX job_i; UPDATE of_job SET what = 'setval'; CREATE UNIQUE INDEX CONCURRENTLY job_i ON of_job (computes(what));
+DROP INDEX job_i; UPDATE of_job SET what = 'create'; CREATE INDEX CONCURRENTLY job_i ON of_job (computes(what));
+DROP INDEX job_i; UPDATE of_job SET what = 'lock'; CREATE INDEX CONCURRENTLY job_i ON of_job (computes(what));
+DROP INDEX job_i; UPDATE of_job SET what = 'lock table'; CREATE INDEX CONCURRENTLY job_i ON of_job (computes(what));
+DROP INDEX job_i; UPDATE of_job SET what = 'reindex'; CREATE INDEX CONCURRENTLY job_i ON of_job (computes(what));
+-- Statements that build an index which a job has not built.
+ALTER TABLE of_job CLUSTER ON job_i;
+SHOW transaction_read_only;
+DROP INDEX job_i;
+UPDATE of_job SET what = 'nothing';
+CREATE FUNCTION turns(what text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN what; END';
+CREATE INDEX CONCURRENTLY job_i ON of_job (turns(what));
+CREATE OR REPLACE FUNCTION turns(what text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN index_functions.does(''insert''); END';
+REINDEX INDEX CONCURRENTLY job_i;
+\set VERBOSITY default
+SELECT count(*) FROM noted WHERE id = -1;
+SELECT to_regclass('made') AS made, last_value < 50 AS not_set FROM noted_id_seq;
 
 -- The session is as it was.
 SHOW transaction_read_only;
