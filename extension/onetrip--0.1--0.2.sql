@@ -208,10 +208,10 @@ SELECT r.region, r.node_id, r.statement, r."table", r.index, r.state,
                          AND NOT pg_catalog.row_security_active(here.indrelid) THEN r.error END AS error,
        r.since, r.changed
   FROM onetrip.job_report r
-  LEFT JOIN (SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, i.indexrelid, i.indrelid
+  LEFT JOIN (SELECT ARRAY[n.nspname, c.relname]::text[] AS name, i.indexrelid, i.indrelid
                FROM pg_catalog.pg_index i
                JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
-               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) AS here ON here.name = r.index
+               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) AS here ON here.name = pg_catalog.parse_ident(r.index)
   LEFT JOIN pg_catalog.pg_stat_progress_create_index p
     ON r.node_id = pg_catalog.current_setting('onetrip.node_id')::integer AND r.state <> 'done'
    AND p.index_relid = here.indexrelid AND p.datname = pg_catalog.current_database();

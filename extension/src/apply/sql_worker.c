@@ -67,6 +67,8 @@ ot_sql_worker_start(const char *name)
 {
 	static const char *const settings[][2] = {
 		{"search_path", "pg_catalog"},
+		/* relations are told by their names, as text */
+		{"quote_all_identifiers", "off"},
 		{"statement_timeout", "0"},
 		{"lock_timeout", "0"},
 		{"idle_in_transaction_session_timeout", "0"},

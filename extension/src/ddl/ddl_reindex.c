@@ -639,19 +639,20 @@ reindex_check_valid(List *indexes)
 static void
 reindex_say_failed(const Awaited *awaited, bool *said)
 {
-	Oid			types[] = {TEXTOID};
-	Datum		args[1];
+	Oid			types[] = {TEXTOID, TEXTOID};
+	Datum		args[2];
 	char	   *name = get_rel_name(awaited->copy);
 
 	if (name == NULL)
 		return;
-	args[0] = CStringGetTextDatum(quote_qualified_identifier(get_namespace_name(get_rel_namespace(awaited->copy)), name));
+	args[0] = CStringGetTextDatum(get_namespace_name(get_rel_namespace(awaited->copy)));
+	args[1] = CStringGetTextDatum(name);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
-	if (SPI_execute_with_args("SELECT region FROM onetrip.jobs WHERE index OPERATOR(pg_catalog.=) $1 "
+	if (SPI_execute_with_args("SELECT region FROM onetrip.jobs WHERE pg_catalog.parse_ident(index) OPERATOR(pg_catalog.=) ARRAY[$1, $2] "
 							  "AND state OPERATOR(pg_catalog.=) 'failed'::pg_catalog.text",
-							  1, types, args, NULL, true, 1) != SPI_OK_SELECT)
+							  2, types, args, NULL, true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "cannot read onetrip.jobs");
 	if (SPI_processed > 0)
 	{
