@@ -534,9 +534,12 @@ reindex_table_of(Oid relid)
 static bool
 reindex_is_left_over(Oid index)
 {
+	FormData_pg_index state;
 	const char *name = get_rel_name(index);
 	int			len = strlen(name);
 
+	if (ot_index_read_state(index, &state) && state.indisvalid)
+		return false;
 	while (len > 0 && isdigit((unsigned char) name[len - 1]))
 		len--;
 	return len >= 6 && (strncmp(name + len - 6, "_ccnew", 6) == 0 || strncmp(name + len - 6, "_ccold", 6) == 0);

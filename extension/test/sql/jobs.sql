@@ -265,7 +265,7 @@ REINDEX TABLE CONCURRENTLY r;
 DROP INDEX r_fails;
 SELECT to_regclass('r_fails_reindex');
 DROP TABLE before, refers, r;
--- Names that begin alike, quotes, DEFERRABLE, and an index that an older REINDEX has left.
+-- Names that begin alike, quotes, DEFERRABLE, and an index that is named as if REINDEX had left it.
 CREATE TABLE "odd ""names" (id int, v int, UNIQUE (v) DEFERRABLE INITIALLY DEFERRED);
 CREATE INDEX a_name_that_is_nearly_as_long_as_names_can_be_in_postgresql__1 ON "odd ""names" (id);
 CREATE INDEX a_name_that_is_nearly_as_long_as_names_can_be_in_postgresql__2 ON "odd ""names" (id, v);

@@ -24,7 +24,7 @@ async fn indexes_are_built_anew_in_every_region() {
         .await;
     lab.everywhere().await;
     subjects!(lab, 1;
-        in_every_region, with_writers, statements_in_between, dropped, vacuum_full_in_between, values_that_name_it, without_usage,
+        in_every_region, named_as_if_left_over, with_writers, statements_in_between, dropped, vacuum_full_in_between, values_that_name_it, without_usage,
         partitions, polite, killed_while_it_is_built, away
     );
 }
@@ -106,6 +106,20 @@ async fn in_every_region(lab: &Lab) {
     b.refused("insert into item values (2000, 'item 7', 1)").await;
     b.refused("insert into refers values (2000)").await;
     b.must("update names set what = 'item_name' where what = 'item_price'::regclass; drop table names, refers").await;
+    lab.everywhere().await;
+}
+
+/// One that is valid is everywhere, whatever its name.
+async fn named_as_if_left_over(lab: &Lab) {
+    let [a, b, _] = lab.sessions().await;
+    a.must("create index item_ccnew1 on item (price, id)").await;
+    lab.everywhere().await;
+    for statement in ["reindex index concurrently item_ccnew1", "reindex table concurrently item"] {
+        let before = files(lab, "item_ccnew1").await;
+        b.must(statement).await;
+        built_anew(lab, "item_ccnew1", &before).await;
+    }
+    b.must("drop index item_ccnew1").await;
     lab.everywhere().await;
 }
 
