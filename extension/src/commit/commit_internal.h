@@ -73,6 +73,7 @@ extern OtFreshCost ot_fresh_cost(void);
 extern void ot_fresh_wait(void);
 
 /* fresh_plan.c */
+extern bool ot_fresh_reads_large_object(Oid function);
 extern bool ot_fresh_reads_large_objects(PlannedStmt *plan);
 
 /* commit.c */

@@ -17,8 +17,9 @@
  *						once a query has run: ERROR
  *
  * Queries of nothing but catalogs, built-in functions and what the extension
- * itself offers do not ask, but those of large objects (fresh_plan.c) do.  So
- * onetrip.status can be read without a majority.
+ * itself offers do not ask.  So onetrip.status can be read without a majority.
+ * Those of large objects (fresh_plan.c) do ask, and so does what reads a large
+ * object without a query.
  *
  * With onetrip.max_staleness, a transaction that would ask looks first whether a
  * session of this server has asked lately enough.  The answer to that question
@@ -57,6 +58,7 @@
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
 #include "catalog/pg_largeobject.h"
 #include "catalog/pg_largeobject_metadata.h"
 #include "catalog/pg_language.h"
@@ -78,6 +80,7 @@
 
 #include "shmem/shmem.h"
 
+static object_access_hook_type prev_object_access = NULL;
 static ExecutorStart_hook_type prev_executor_start = NULL;
 static ProcessUtility_hook_type prev_process_utility = NULL;
 
@@ -685,6 +688,34 @@ ot_fresh_executor_start(QueryDesc *query, int eflags)
 		standard_ExecutorStart(query, eflags);
 }
 
+/*
+ * A large object that no query of the executor reads: an argument of CALL, an
+ * expression of PL/pgSQL, or the protocol's function call.  PL/pgSQL takes a
+ * snapshot after this, unless its function uses its caller's.
+ */
+static pg_noinline void
+fresh_before_large_object(void)
+{
+	if (!fresh_applies())
+		return;
+	if (!fresh_is_asked())
+		fresh_ask_with_snapshot(NULL);
+	if (!IsolationUsesXactSnapshot() && ActiveSnapshotSet() && fresh_is_old(GetActiveSnapshot()) &&
+		(GetCurrentTransactionNestLevel() == 1 || ActivePortal == NULL ||
+		 ActivePortal->portalSnapshot == GetActiveSnapshot()))
+		fresh_replace_active();
+}
+
+static void
+ot_fresh_object_access(ObjectAccessType access, Oid class_id, Oid object_id, int sub_id, void *arg)
+{
+	if (prev_object_access)
+		prev_object_access(access, class_id, object_id, sub_id, arg);
+	if (unlikely(fresh_is_wanted()) && access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
+		ot_fresh_reads_large_object(object_id))
+		fresh_before_large_object();
+}
+
 /* COPY of a table, which is not a query. */
 static void
 fresh_before_copy(CopyStmt *stmt)
@@ -790,6 +821,8 @@ ot_fresh_init(void)
 	static const OtShmemPart part = {"onetrip last asked", fresh_memory_size, fresh_attach_memory};
 
 	ot_shmem_add(&part);
+	prev_object_access = object_access_hook;
+	object_access_hook = ot_fresh_object_access;
 	prev_executor_start = ExecutorStart_hook;
 	ExecutorStart_hook = ot_fresh_executor_start;
 	prev_process_utility = ProcessUtility_hook;

@@ -4,7 +4,8 @@
  *	  Does a plan read large objects?  They are replicated, although the functions
  *	  that read them are PostgreSQL's own.
  *
- * Runs in backends, before a query that would otherwise not have to be fresh.
+ * Runs in backends, before a query that would otherwise not have to be fresh, and
+ * whenever a function is about to be called.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -17,24 +18,20 @@
 #include "nodes/plannodes.h"
 #include "utils/fmgroids.h"
 
+bool
+ot_fresh_reads_large_object(Oid function)
+{
+	return function == F_LO_OPEN || function == F_LO_GET_OID || function == F_LO_GET_OID_INT8_INT4 ||
+		function == F_LO_EXPORT;
+}
+
 static bool
 fresh_plan_expression_reads(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
-	if (IsA(node, FuncExpr))
-	{
-		switch (((FuncExpr *) node)->funcid)
-		{
-			case F_LO_OPEN:
-			case F_LO_GET_OID:
-			case F_LO_GET_OID_INT8_INT4:
-			case F_LO_EXPORT:
-				return true;
-			default:
-				break;
-		}
-	}
+	if (IsA(node, FuncExpr) && ot_fresh_reads_large_object(((FuncExpr *) node)->funcid))
+		return true;
 	return expression_tree_walker(node, fresh_plan_expression_reads, context);
 }
 

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::lab::{apart, builder, number, start_from, text, until, Lab, Session, SOON};
+use crate::large_objects::{FastPath, Value};
 
 const COMMIT_TIMEOUT_MS: u64 = 1_500;
 
@@ -49,6 +50,7 @@ async fn a_fresh_read_sees_what_was_acknowledged_elsewhere() {
             assert_eq!(number(&c, way).await.unwrap(), rows, "{way}, round {round}");
         }
     }
+    large_objects(&lab).await;
     let (answer, copied) = copy(&lab).await;
     assert_eq!(copied, rows, "{answer}");
     waits_for_what_it_cannot_have_yet(&lab, rows).await;
@@ -68,6 +70,45 @@ async fn for_the_whole_database(lab: &Lab) {
     let c = lab.session(2).await;
     assert_eq!(text(&c, "show onetrip.read").await.unwrap(), "fresh");
     c.must("select later from t").await;
+}
+
+/// They are read by functions, which need no query that the executor runs.
+async fn large_objects(lab: &Lab) {
+    let [a, _, c] = lab.sessions().await;
+    a.must("select lo_from_bytea(700, '0000')").await;
+    a.must("create procedure is_same(seen bytea, expected text) language plpgsql as $$ begin if seen <> expected::bytea then raise 'sees %', seen; end if; end $$").await;
+    lab.everywhere().await;
+    let function = number(&c, "select 'lo_get(oid)'::regprocedure::oid::bigint").await.unwrap() as u32;
+    let mut fast_path = FastPath::open(lab, 2).await;
+    fast_path.query("set onetrip.read = fresh").await;
+    c.must("set onetrip.read = fresh").await;
+    let ways = [
+        // What PL/pgSQL evaluates by itself, arguments of CALL, a query; last of all the protocol's function call.
+        "do $$ begin if lo_get(700) <> 'expected'::bytea then raise 'sees an older one'; end if; end $$",
+        "begin; savepoint s; do $$ begin if lo_get(700) <> 'expected'::bytea then raise 'sees an older one'; end if; end $$; commit",
+        "call is_same(lo_get(700), 'expected')",
+        "begin; savepoint s; call is_same(lo_get(700), 'expected'); commit",
+        "do $$ begin perform from (select lo_get(700) as seen) t where seen <> 'expected'; if found then raise 'sees an older one'; end if; end $$",
+    ];
+    for round in 0..=ways.len() {
+        // Region c does not get this before it is connected again.
+        lab.cut_link(0, 2, true).await.unwrap_or_else(|e| panic!("{e:#}"));
+        let expected = format!("{:04}", round + 1);
+        a.must(&format!("select lo_put(700, 0, '{expected}')")).await;
+        let reading = async {
+            match ways.get(round) {
+                Some(way) => c.must(&way.replace("expected", &expected)).await,
+                None => {
+                    assert_eq!(fast_path.call(function, &[Value::Oid(700)]).await, Ok(expected.clone().into_bytes()))
+                }
+            }
+        };
+        let connecting = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            lab.cut_link(0, 2, false).await.unwrap_or_else(|e| panic!("{e:#}"));
+        };
+        tokio::join!(reading, connecting);
+    }
 }
 
 /// COPY of a table does not run through the executor.
