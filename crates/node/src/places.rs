@@ -1,6 +1,6 @@
 //! Places for connections of strangers, so few that they cost little.  When all are taken, one is made free at the cost
 //! of the address that has most of them: so whoever opens connections from one address, however fast, does not keep
-//! others out.
+//! others out.  Of several that have most, the one whose connection is oldest loses it: so whoever comes is let in.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -40,7 +40,8 @@ impl Places {
             return None;
         }
         let has = |task: &&Task| taken.tasks.iter().filter(|other| other.from == task.from).count();
-        let most = taken.tasks.iter().max_by_key(has)?.from;
+        // Of several, the one that comes first here: the last in this order.
+        let most = taken.tasks.iter().rev().max_by_key(has)?.from;
         let oldest = taken.tasks.iter().position(|task| task.from == most)?;
         taken.tasks.remove(oldest)?.handle.abort();
         Some(most)
@@ -75,5 +76,23 @@ mod tests {
         assert_eq!(closed, 9 * 64 + 1);
         tokio::task::yield_now().await;
         assert!(!waits.is_finished());
+    }
+
+    /// Goal: nobody is kept out by those who came before, also not if each came from an address of its own.
+    #[tokio::test]
+    async fn whoever_comes_is_let_in_at_the_cost_of_the_oldest() {
+        let places = Places::new(64);
+        let address = |last: u8| IpAddr::from([127, 0, 0, last]);
+        let mut tasks = Vec::new();
+        for last in 2..66 {
+            let task = tokio::spawn(std::future::pending::<()>());
+            assert_eq!(places.admit(Some(address(last)), |_| task.abort_handle()), None);
+            tasks.push(task);
+        }
+        let comes = tokio::spawn(std::future::pending::<()>());
+        assert_eq!(places.admit(Some(address(1)), |_| comes.abort_handle()), Some(Some(address(2))));
+        tokio::task::yield_now().await;
+        let closed: Vec<usize> = (0..tasks.len()).filter(|n| tasks[*n].is_finished()).collect();
+        assert_eq!((closed, comes.is_finished()), (vec![0], false));
     }
 }
