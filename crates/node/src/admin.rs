@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::http::{self, Http};
 use crate::inbox::{AdminReply, AdminRequest, Event, Inbox};
 use crate::postgres::is_own_user;
+use crate::status::is_there;
 use crate::transport::{PeerState, Transport};
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -20,6 +21,7 @@ use onetrip_core::members::Change;
 use onetrip_core::{level, Level, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -194,6 +196,11 @@ impl Admin {
     async fn members(&self) -> std::result::Result<Arc<Members>, (StatusCode, String)> {
         members_of(self.ask(AdminRequest::Members).await?)
     }
+
+    /// For how long each other member has said nothing.
+    async fn silent(&self) -> std::result::Result<BTreeMap<NodeId, Duration>, (StatusCode, String)> {
+        http::ask_core(&self.inbox).await.map(|core| core.silent).ok_or((http::STUCK.0, http::STUCK.1.trim().into()))
+    }
 }
 
 fn members_of(reply: AdminReply) -> std::result::Result<Arc<Members>, (StatusCode, String)> {
@@ -234,8 +241,8 @@ async fn retain(State(admin): State<Arc<Admin>>, Json(order): Json<Retained>) ->
 
 async fn leave(State(admin): State<Arc<Admin>>, Json(order): Json<LeaveOrder>) -> Answer<Done> {
     let members = admin.members().await?;
-    let peers = admin.transport.peers();
-    let reachable = |id| id == admin.config.node || peers.iter().any(|p| p.id == id && p.connected);
+    let (silent, peers) = (admin.silent().await?, admin.transport.peers());
+    let reachable = |id| is_there(id, admin.config.node, &silent, &peers);
     if let Some(why) = unwise(&members, order.node, reachable, order.force) {
         return Err((StatusCode::CONFLICT, why));
     }
@@ -254,11 +261,12 @@ async fn leases(State(admin): State<Arc<Admin>>, Json(order): Json<LeasesOrder>)
 }
 
 /// Raises the format level to the highest that every member knows, its node and the library that its server has loaded.
-/// Each of them must be connected to this node now, and so have said which release it runs.
+/// This node must reach each of them now, and so know which release it runs.
 async fn upgrade(State(admin): State<Arc<Admin>>) -> Answer<Done> {
     let refused = |why| (StatusCode::CONFLICT, why);
     let members = admin.members().await?;
-    let level = to_raise(&members, admin.config.node, &admin.transport.peers()).map_err(refused)?;
+    let (silent, peers) = (admin.silent().await?, admin.transport.peers());
+    let level = to_raise(&members, admin.config.node, &silent, &peers).map_err(refused)?;
     if level > members.level {
         admin.check_libraries(&members, level).await.map_err(refused)?;
         let ids = |members: &Members| members.members.iter().map(|member| member.id).collect::<Vec<_>>();
@@ -324,11 +332,17 @@ fn libraries_know<'a>(
 }
 
 /// The highest level that every member knows, or who does not.
-fn to_raise(members: &Members, me: NodeId, peers: &[PeerState]) -> std::result::Result<Level, String> {
+fn to_raise(
+    members: &Members,
+    me: NodeId,
+    silent: &BTreeMap<NodeId, Duration>,
+    peers: &[PeerState],
+) -> std::result::Result<Level, String> {
     let others = members.members.iter().filter(|m| m.id != me);
     let (mut least, mut behind, mut away) = (level::KNOWN, Vec::new(), Vec::new());
     for m in others {
-        match peers.iter().find(|p| p.id == m.id && p.connected).and_then(|p| p.level) {
+        let peer = peers.iter().find(|p| p.id == m.id).filter(|_| is_there(m.id, me, silent, peers));
+        match peer.and_then(|p| p.level) {
             None => away.push(format!("node {} in {}", m.id, m.region)),
             Some(known) => {
                 least = least.min(known);
@@ -340,7 +354,7 @@ fn to_raise(members: &Members, me: NodeId, peers: &[PeerState]) -> std::result::
     }
     if !away.is_empty() {
         return Err(format!(
-            "not every member is connected to this node, so it is not known which release they run ({}): start them, or take \
+            "not every member can be reached from this node, so it is not known which release they run ({}): start them, or take \
              out with `onetrip leave` who will not come back",
             away.join(", ")
         ));
@@ -437,11 +451,8 @@ mod tests {
         Members::bootstrap((1..=voters + 1).map(member).collect(), "r1".into(), 8)
     }
 
-    /// Goal: the level is raised only if every member is known to know it.
-    #[test]
-    fn a_level_is_raised_when_every_member_knows_it() {
-        let members = members(2);
-        let peer = |id: u32, connected, level: Option<u16>| PeerState {
+    fn peer(id: u32, connected: bool, level: Option<u16>) -> PeerState {
+        PeerState {
             id: NodeId(id),
             region: "r".into(),
             connected,
@@ -454,8 +465,18 @@ mod tests {
             relayed_bytes: 0,
             trouble: None,
             cut: false,
-        };
-        let raise = |peers: &[PeerState]| to_raise(&members, NodeId(1), peers);
+        }
+    }
+
+    fn silent(hang: &[u32]) -> BTreeMap<NodeId, Duration> {
+        hang.iter().map(|id| (NodeId(*id), Duration::from_secs(6))).collect()
+    }
+
+    /// Goal: the level is raised only if every member is known to know it.
+    #[test]
+    fn a_level_is_raised_when_every_member_knows_it() {
+        let members = members(2);
+        let raise = |peers: &[PeerState]| to_raise(&members, NodeId(1), &BTreeMap::new(), peers);
         let known = Some(level::KNOWN.0);
         assert_eq!(raise(&[peer(2, true, known), peer(3, true, known)]), Ok(level::KNOWN));
         let away = raise(&[peer(2, true, known), peer(3, false, known)]).unwrap_err();
@@ -465,6 +486,8 @@ mod tests {
         );
         let behind = raise(&[peer(2, true, Some(0)), peer(3, true, known)]).unwrap_err();
         assert!(behind.contains("node 2 in r2 must be upgraded first"), "{behind}");
+        let hangs = to_raise(&members, NodeId(1), &silent(&[3]), &[peer(2, true, known), peer(3, true, known)]);
+        assert!(hangs.unwrap_err().contains("(node 3 in r3)"));
         // A later release knows more than this one.
         assert_eq!(raise(&[peer(2, true, Some(9)), peer(3, true, known)]), Ok(level::KNOWN));
     }
@@ -491,6 +514,18 @@ mod tests {
 
     fn refusal(voters: u32, leaving: u32, away: &[u32], force: bool) -> String {
         unwise(&members(voters), NodeId(leaving), |id| !away.contains(&id.0), force).unwrap_or_default()
+    }
+
+    /// Goal: a voter that hangs, and so stays connected, does not count towards the majority that is left.
+    #[test]
+    fn leaving_is_refused_when_commits_would_wait_for_those_that_hang() {
+        let peers: Vec<PeerState> = (2..=5).map(|id| peer(id, true, None)).collect();
+        let refusal = |hang: &[u32]| {
+            unwise(&members(5), NodeId(3), |id| is_there(id, NodeId(1), &silent(hang), &peers), false)
+                .unwrap_or_default()
+        };
+        assert_eq!((refusal(&[]), refusal(&[5])), Default::default());
+        assert!(refusal(&[4, 5]).contains("only 2 of the 3 voters"), "{}", refusal(&[4, 5]));
     }
 
     #[test]

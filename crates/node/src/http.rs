@@ -145,7 +145,7 @@ pub(crate) async fn ask_core(inbox: &Inbox) -> Option<CoreStatus> {
     tokio::time::timeout(PATIENCE, ask).await.ok()?
 }
 
-const STUCK: (StatusCode, &str) =
+pub(crate) const STUCK: (StatusCode, &str) =
     (StatusCode::SERVICE_UNAVAILABLE, "the node does not answer: its disk may be stuck\n");
 
 pub(crate) async fn status(State(http): State<Arc<Http>>) -> Response {

@@ -4,6 +4,7 @@ use crate::config::NodeConfig;
 use crate::http::ask_core;
 use crate::inbox::Inbox;
 use crate::postgres::{Boxed, Donor, Donors, Stream};
+use crate::status::is_there;
 use crate::transport::{PeerState, Transport};
 use onetrip_core::{LogIndex, NodeId};
 use std::io;
@@ -23,7 +24,8 @@ impl Donors for OtherMembers {
             let below = LogIndex(core.log_first.0.saturating_sub(1));
             let at_least = at_least.unwrap_or(below.min(core.last_committed));
             let peers = self.transport.peers();
-            let peer = |id| peers.iter().find(|p: &&PeerState| p.id == id && p.connected);
+            let there = |id| is_there(id, self.config.node, &core.silent, &peers);
+            let peer = |id| peers.iter().find(|p: &&PeerState| p.id == id).filter(|_| there(id));
             let mut found = Vec::new();
             let mut others = Vec::new();
             for member in core.members.members.iter().filter(|m| m.id != self.config.node && m.role.has_postgres()) {

@@ -374,16 +374,16 @@ pub(crate) fn millis(d: Duration) -> f64 {
     d.as_secs_f64() * 1000.0
 }
 
-/// Whether a member counts as reachable.
-fn is_there(id: NodeId, config: &NodeConfig, core: &CoreStatus, peers: &[PeerState]) -> bool {
-    let is_silent = core.silent.get(&id).is_some_and(|silent| *silent > MEMBER_SILENT_MAX);
-    id == config.node || peers.iter().any(|p| p.id == id && p.connected) && !is_silent
+/// Whether a member counts as reachable: one that hangs stays connected.  `silent`: [`CoreStatus::silent`].
+pub(crate) fn is_there(id: NodeId, me: NodeId, silent: &BTreeMap<NodeId, Duration>, peers: &[PeerState]) -> bool {
+    let is_silent = silent.get(&id).is_some_and(|silent| *silent > MEMBER_SILENT_MAX);
+    id == me || peers.iter().any(|p| p.id == id && p.connected) && !is_silent
 }
 
 fn quorum(config: &NodeConfig, core: &CoreStatus, peers: &[PeerState]) -> Quorum {
     let conf = &core.raft.conf;
     let of = |voters: &Vec<NodeId>| {
-        let reachable = voters.iter().filter(|id| is_there(**id, config, core, peers)).count();
+        let reachable = voters.iter().filter(|id| is_there(**id, config.node, &core.silent, peers)).count();
         let majority = voters.len() / 2 + 1;
         Quorum { voters: voters.len(), reachable, majority, may_fail: reachable as i64 - majority as i64 }
     };

@@ -86,7 +86,7 @@ impl CoreThread {
                 members.check_expiry(&secret_hash, asked_unix_s).map_err(|why| why.0)?;
                 let token = members.tokens.iter().find(|t| t.hash == secret_hash);
                 let earlier = members.joined_with(&secret_hash);
-                // The new node would take the place of one that is running.
+                // The new node would take the place of one that is running.  One that hangs runs, too.
                 if let Some(Member { id, region, .. }) = earlier.filter(|m| !m.voter && self.is_connected(m.id)) {
                     return Err(format!("node {id} in {region} joined with this token and runs already"));
                 }
