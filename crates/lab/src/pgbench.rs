@@ -95,6 +95,8 @@ impl Pgbench {
         args.push(self.database.clone().into());
         let child = tokio::process::Command::new(&self.program)
             .args(&args)
+            // What it says is read, and some languages have their own words for "tps".
+            .env("LC_ALL", "C")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -10,6 +10,7 @@
 
 pub mod manifest;
 
+use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -49,6 +50,8 @@ pub struct BackupArgs {
     user: Option<String>,
 }
 
+/// A PostgreSQL that takes longer to answer hangs.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
 /// How long PostgreSQL may take to show what its node has decided.
 const CATCH_UP: Duration = Duration::from_secs(60);
 /// After each call the node retains the log for longer than this.
@@ -120,7 +123,7 @@ async fn make(config: &NodeConfig, postgres: &PostgresConfig, to: &Path) -> Resu
     let (index, term) = (checkpoint.index(), checkpoint.term);
     // The entries after this one up to `index` commit nothing, so PostgreSQL never gets them.
     let shown = checkpoint.certifier.last_committed();
-    let server = Server::connect(config, postgres).await?;
+    let server = Server::connect(&config.data_dir, postgres.port, ANSWERS_WITHIN).await?;
     server.wait_for(shown, &mut progress).await?;
 
     let folder = to.join(manifest::POSTGRES);
@@ -177,27 +180,39 @@ async fn make(config: &NodeConfig, postgres: &PostgresConfig, to: &Path) -> Resu
     Ok(manifest)
 }
 
+/// What PostgreSQL answers: one that hangs keeps no time itself.
+async fn answer<T>(within: Duration, asked: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T> {
+    match tokio::time::timeout(within, asked).await {
+        Ok(answered) => Ok(answered?),
+        Err(_) => bail!("it has not answered for {} s", within.as_secs()),
+    }
+}
+
 /// A session with the node's PostgreSQL, in a database that always accepts connections.
-struct Server(tokio_postgres::Client);
+struct Server {
+    client: tokio_postgres::Client,
+    answers_within: Duration,
+}
 
 impl Server {
-    async fn connect(config: &NodeConfig, postgres: &PostgresConfig) -> Result<Server> {
+    async fn connect(folder: &Path, port: u16, answers_within: Duration) -> Result<Server> {
         let mut options = tokio_postgres::Config::new();
-        options.host_path(&config.data_dir).port(postgres.port).user("postgres").dbname("postgres");
-        options.application_name("onetrip backup").connect_timeout(Duration::from_secs(10));
+        options.host_path(folder).port(port).user("postgres").dbname("postgres");
+        options.application_name("onetrip backup");
         options.options(format!("-c search_path={SEARCH_PATH}"));
-        let connected = options.connect(tokio_postgres::NoTls).await;
+        let connected = answer(answers_within, options.connect(tokio_postgres::NoTls)).await;
         let (client, connection) = connected.with_context(|| {
-            format!("connect to PostgreSQL through the socket in {}; is the node running?", config.data_dir.display())
+            format!("connect to PostgreSQL through the socket in {}; is the node running?", folder.display())
         })?;
         tokio::spawn(connection);
-        Ok(Server(client))
+        Ok(Server { client, answers_within })
     }
 
     /// The last entry that this server has committed or is committing: it shows nothing above that.
     async fn position(&self) -> Result<LogIndex> {
         let query = "SELECT coalesce(pg_replication_origin_progress('onetrip', false) - '0/0', 0)::bigint";
-        let row = self.0.query_one(query, &[]).await.context("ask PostgreSQL for its position")?;
+        let asked = answer(self.answers_within, self.client.query_one(query, &[])).await;
+        let row = asked.context("ask PostgreSQL for its position")?;
         Ok(LogIndex(u64::try_from(row.get::<_, i64>(0)).context("a position below 0")?))
     }
 
@@ -302,5 +317,32 @@ fn note_in_archive(config: &NodeConfig, manifest: &Manifest) {
         .and_then(|text| manifest::write_durably(&archive.folder.join(archive::LAST_BACKUP_FILE), &text));
     if let Err(e) = written {
         complain!("onetrip: the backup is complete, but it could not be noted in the archive: {e:#}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+
+    /// Goal: a server that hangs is not waited for, neither before it lets the session in nor after.
+    #[tokio::test]
+    async fn a_postgresql_that_hangs_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = tokio::net::UnixListener::bind(folder.path().join(".s.PGSQL.5433")).unwrap();
+        let connect = |within| Server::connect(folder.path(), 5433, within);
+        let Err(e) = connect(Duration::from_millis(50)).await else { panic!("it let the session in") };
+        assert!(format!("{e:#}").contains("it has not answered"), "{e:#}");
+        let lets_in = async {
+            loop {
+                let mut stream = listener.accept().await.unwrap().0;
+                // AuthenticationOk and ReadyForQuery; the one that has given up is gone.
+                let _ = stream.write_all(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I").await;
+                std::mem::forget(stream);
+            }
+        };
+        let asked = async { connect(Duration::from_secs(5)).await.unwrap().position().await };
+        let e = tokio::select! { asked = asked => asked.unwrap_err(), () = lets_in => unreachable!() };
+        assert!(format!("{e:#}").contains("ask PostgreSQL for its position: it has not answered"), "{e:#}");
     }
 }

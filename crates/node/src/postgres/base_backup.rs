@@ -6,8 +6,8 @@
 //! - If the call succeeds, `to` is a complete data folder that is synced to disk.  If it fails, what it leaves there
 //!   does no harm, since the caller gives a name that is not the final one, and renames the folder at the end.
 //! - When the future is dropped, `pg_basebackup` is killed.
-//! - A copy onto the disk of a node's log leaves the log its room ([`Room::of_log`]), and does not wait for ever for a
-//!   server that hangs.
+//! - A copy onto the disk of a node's log leaves the log its room ([`Room::of_log`]).
+//! - No copy waits for ever for a server that hangs.
 
 use std::fs;
 use std::io;
@@ -19,13 +19,13 @@ use serde::Serialize;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
-use super::server::without_pg_settings;
+use super::server::in_english;
 use super::{file_error, PostgresError};
 use crate::space::Room;
 
 const STEP: &str = "the base backup";
 /// Within this time a copy writes less than the room that is left to the log.
-const LOOK_AT_ROOM_EVERY: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long a donor may send nothing before it counts as one that hangs.  It writes a checkpoint first; at the end what
 /// has come is synced to this node's disk, which may take long with a large one.
 const PATIENCE_FIRST: Duration = Duration::from_secs(900);
@@ -56,15 +56,19 @@ pub struct CopyProgress {
     pub tablespaces_done: u64,
 }
 
-/// What a copy beside a node's log is held to.
+/// What a copy is held to.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
-    pub room: fn(&Path) -> io::Result<Room>,
+    /// Beside a node's log: how much room there is.
+    pub room: Option<fn(&Path) -> io::Result<Room>>,
     /// How long nothing may come after this.
     pub patience: fn(Option<CopyProgress>) -> Duration,
 }
 
-pub(super) const LIMITS: Limits = Limits { room: Room::of, patience };
+/// The copy ends with [`PostgresError::NoRoom`] as soon as it is known that it does not fit, or there is not more room
+/// left than the log needs.
+pub(super) const BESIDE_LOG: Limits = Limits { room: Some(Room::of), patience };
+const ELSEWHERE: Limits = Limits { room: None, patience };
 
 fn patience(last: Option<CopyProgress>) -> Duration {
     match last {
@@ -77,23 +81,17 @@ fn patience(last: Option<CopyProgress>) -> Duration {
 impl BaseBackup {
     /// Makes the folder.  `progress` is called from time to time with how far the copy is.
     pub async fn run(&self, progress: impl FnMut(CopyProgress)) -> Result<(), PostgresError> {
-        self.copy(None, progress).await
+        self.run_within(ELSEWHERE, progress).await
     }
 
-    /// The same beside a node's log: ends with [`PostgresError::NoRoom`] as soon as it is known that the copy does not
-    /// fit, or there is not more room left than `room` says that the log needs; and when nothing comes any more.
-    pub(super) async fn run_beside_log(
+    pub(super) async fn run_within(
         &self,
         limits: Limits,
-        progress: impl FnMut(CopyProgress),
+        mut progress: impl FnMut(CopyProgress),
     ) -> Result<(), PostgresError> {
-        self.copy(Some(limits), progress).await
-    }
-
-    async fn copy(&self, limits: Option<Limits>, mut progress: impl FnMut(CopyProgress)) -> Result<(), PostgresError> {
         remove_folder(&self.to)?;
         let program = self.bin_dir.join("pg_basebackup");
-        let mut command = Command::from(without_pg_settings(&program));
+        let mut command = Command::from(in_english(&program));
         command
             .arg("--pgdata")
             .arg(&self.to)
@@ -115,7 +113,7 @@ impl BaseBackup {
         if let Some(mut stderr) = child.stderr.take() {
             let mut bytes = [0u8; 4096];
             let (mut last, mut came_at) = (None, Instant::now());
-            let mut looks = tokio::time::interval(LOOK_AT_ROOM_EVERY);
+            let mut looks = tokio::time::interval(LOOK_EVERY);
             loop {
                 tokio::select! {
                     read = stderr.read(&mut bytes) => {
@@ -127,9 +125,11 @@ impl BaseBackup {
                             progress(now);
                         });
                     }
-                    _ = looks.tick(), if limits.is_some() => {
-                        let Some(limits) = limits else { continue };
-                        let why = self.no_room(limits.room, last).await;
+                    _ = looks.tick() => {
+                        let why = match limits.room {
+                            Some(room) => self.no_room(room, last).await,
+                            None => None,
+                        };
                         if let Some(why) = why.or_else(|| hangs(came_at.elapsed(), (limits.patience)(last))) {
                             // What it has written is removed by the caller.
                             let _ = child.kill().await;
@@ -281,7 +281,7 @@ mod tests {
 
     /// A copy by what stands for `pg_basebackup`: it writes a file, says `progress` on standard error, and does `then`.
     async fn copy_by(progress: &str, then: &str, room: fn(&Path) -> io::Result<Room>) -> Result<(), PostgresError> {
-        copy_within(progress, then, Limits { room, patience }).await
+        copy_within(progress, then, Limits { room: Some(room), patience }).await
     }
 
     async fn copy_within(progress: &str, then: &str, limits: Limits) -> Result<(), PostgresError> {
@@ -290,8 +290,15 @@ mod tests {
         write_program(&dir.path().join("pg_basebackup"), &script);
         let to = dir.path().join("copy");
         let backup = BaseBackup { bin_dir: dir.path().into(), socket_dir: "/".into(), port: 1, to };
-        let copied = backup.run_beside_log(limits, |_| {});
+        let copied = backup.run_within(limits, |_| {});
         tokio::time::timeout(Duration::from_secs(60), copied).await.expect("the copy ends")
+    }
+
+    /// Goal: progress and errors are read in English, which is what the parsing is made for.
+    #[tokio::test]
+    async fn it_speaks_english_whatever_the_language_of_the_node() {
+        let limits = Limits { room: None, patience };
+        copy_within("waits", r#"[ "$LC_ALL" = C ] && [ -z "$LANGUAGE" ]"#, limits).await.unwrap();
     }
 
     fn room(free_bytes: u64) -> io::Result<Room> {
@@ -319,10 +326,13 @@ mod tests {
     /// Goal: a donor that hangs does not hold the copy for ever; one that is busy is left alone.
     #[tokio::test]
     async fn a_copy_to_which_nothing_comes_is_stopped() {
-        for progress in ["waits", "0/1048576 kB (0%), 0/1 tablespace", "9/1048576 kB (0%), 0/1 tablespace"] {
-            let limits = Limits { room: |_| room(10 << 30), patience: |_| Duration::from_millis(300) };
-            let Err(e) = copy_within(progress, "exec sleep 600", limits).await else { panic!("it is made") };
-            assert!(e.to_string().contains("nothing has come for"), "{e}");
+        let enough: fn(&Path) -> io::Result<Room> = |_| room(10 << 30);
+        for room in [Some(enough), None] {
+            for progress in ["waits", "0/1048576 kB (0%), 0/1 tablespace", "9/1048576 kB (0%), 0/1 tablespace"] {
+                let limits = Limits { room, patience: |_| Duration::from_millis(300) };
+                let Err(e) = copy_within(progress, "exec sleep 600", limits).await else { panic!("it is made") };
+                assert!(e.to_string().contains("nothing has come for"), "{e}");
+            }
         }
         let after = |line| patience(parse_progress(line));
         assert_eq!(after("waiting for checkpoint"), PATIENCE_FIRST);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use super::bootstrap::{succeeded, ENCODING};
-use super::server::{installed_version, without_pg_settings};
+use super::server::{in_english, installed_version};
 use super::{remove_folder, PostgresError};
 use crate::facts::Facts;
 
@@ -96,10 +96,8 @@ struct Programs<'a> {
 impl Programs<'_> {
     fn run(&self, name: &str, args: &[&str]) -> Result<Output, PostgresError> {
         let program = self.bin_dir.join(name);
-        let mut command = without_pg_settings(&program);
-        // So that the output is in English.
-        command.env("LC_ALL", "C").env_remove("LANGUAGE").current_dir(self.node_folder).args(args);
-        command.output().map_err(|source| PostgresError::Program { program, source })
+        let output = in_english(&program).current_dir(self.node_folder).args(args).output();
+        output.map_err(|source| PostgresError::Program { program, source })
     }
 
     /// The output of `pg_controldata`.

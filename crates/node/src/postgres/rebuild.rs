@@ -29,7 +29,7 @@ use onetrip_core::{LogIndex, NodeId, RegionId};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::base_backup::LIMITS;
+use super::base_backup::BESIDE_LOG;
 use super::donor::{Donors, Door, DOOR_PORT};
 use super::{file_error, remove_folder, BaseBackup, CopyProgress, PostgresError, RebuildFrom, Server};
 
@@ -101,7 +101,7 @@ pub(super) async fn copy(
         let copied = tokio::select! {
             biased;
             () = &mut withdrawn => None,
-            copied = backup.run_beside_log(LIMITS, |progress| {
+            copied = backup.run_within(BESIDE_LOG, |progress| {
                 state.progress = progress;
                 report(state.clone(), None);
             }) => Some(copied),

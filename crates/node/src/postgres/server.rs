@@ -94,9 +94,17 @@ impl Server {
         self.bin_dir.join(name)
     }
 
+    /// For a program that ends by itself.
     pub(super) fn command(&self, name: &str) -> Command {
-        let mut command = without_pg_settings(&self.program(name));
+        let mut command = in_english(&self.program(name));
         // PostgreSQL's programs look up their working folder first, and that of the caller may be closed to this user.
+        command.current_dir(&self.node_folder);
+        command
+    }
+
+    /// For the server itself, which speaks the language that it is set up for.
+    pub(super) fn command_of_server(&self) -> Command {
+        let mut command = without_pg_settings(&self.program("postgres"));
         command.current_dir(&self.node_folder);
         command
     }
@@ -322,7 +330,7 @@ pub fn quoted(value: &str) -> String {
 /// The major version of the PostgreSQL with its programs in `bin_dir`.
 pub(super) fn installed_version(bin_dir: &Path) -> Result<u32, PostgresError> {
     let program = bin_dir.join("postgres");
-    let output = without_pg_settings(&program)
+    let output = in_english(&program)
         .arg("--version")
         .output()
         .map_err(|source| PostgresError::Program { program: program.clone(), source })?;
@@ -336,7 +344,14 @@ pub(super) fn installed_version(bin_dir: &Path) -> Result<u32, PostgresError> {
 
 /// A command for a program of PostgreSQL, without the caller's PG* environment variables, which could lead it to
 /// another server.  Those stay that say which of a server's processes is to be killed first when memory runs out.
-pub(super) fn without_pg_settings(program: &Path) -> Command {
+fn without_pg_settings(program: &Path) -> Command {
+/// A command for a program of PostgreSQL whose output is read, and so is in English whatever the caller's language is.
+pub(super) fn in_english(program: &Path) -> Command {
+    let mut command = without_pg_settings(program);
+    command.env("LC_ALL", "C").env_remove("LANGUAGE");
+    command
+}
+
     let mut command = Command::new(program);
     let is_removed = |v: &str| v.starts_with("PG") && !v.starts_with("PG_OOM_ADJUST_");
     for (variable, _) in std::env::vars_os() {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use super::bootstrap::succeeded;
-use super::server::without_pg_settings;
+use super::server::in_english;
 use super::{PostgresError, SEARCH_PATH};
 
 /// What begins each line that [`SingleUser::rows`] reads; PostgreSQL prints prompts in between.
@@ -30,7 +30,7 @@ impl SingleUser<'_> {
     /// line, since a line is a statement in this mode.  Returns what was printed.
     pub fn run(&self, step: &str, database: &str, statements: &[String]) -> Result<String, PostgresError> {
         let program = self.bin_dir.join("postgres");
-        let mut command = without_pg_settings(&program);
+        let mut command = in_english(&program);
         command.args(["--single", "-c", "exit_on_error=on"]);
         // What the owner's settings might say otherwise.
         for setting in [
@@ -41,6 +41,7 @@ impl SingleUser<'_> {
             "default_tablespace=",
             "statement_timeout=0",
             "archive_mode=off",
+            "lc_messages=C",
             &format!("search_path={SEARCH_PATH}"),
         ] {
             command.args(["-c", setting]);
@@ -56,7 +57,6 @@ impl SingleUser<'_> {
             .arg(self.data)
             .arg(database)
             .current_dir(self.data)
-            .env("LC_ALL", "C")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
