@@ -14,7 +14,8 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The nodes of `data`, in order of their ids.  `data` is one node's folder, or contains a folder for each node.
 pub fn in_folder(data: &Path) -> Result<Vec<NodeConfig>> {
-    if data.join(FILE_NAME).is_file() {
+    // What cannot be looked at is told when it is loaded.
+    if data.join(FILE_NAME).try_exists().unwrap_or(true) {
         return Ok(vec![load(data)?]);
     }
     let mut nodes = Vec::new();

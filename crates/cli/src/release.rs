@@ -51,9 +51,9 @@ pub struct ReleaseArgs {
 
 pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     let data = std::path::absolute(&args.data).context("find the node's folder")?;
-    let has = |name: &str| data.join(name).exists();
-    let undone = has(ADOPTING) && !has(FILE_NAME) && !has(RELEASED);
-    let config = match (undone, has(RELEASED)) {
+    let has = |name: &str| is_there(&data.join(name));
+    let undone = has(ADOPTING)? && !has(FILE_NAME)? && !has(RELEASED)?;
+    let config = match (undone, has(RELEASED)?) {
         (true, _) => adopt::planned_config(&data)?,
         (false, true) => released_config(&data)?,
         (false, false) => NodeConfig::load(&data)?,
@@ -88,6 +88,11 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Only what is known to be absent is.
+fn is_there(path: &Path) -> Result<bool> {
+    path.try_exists().with_context(|| format!("look at {}", path.display()))
+}
+
 fn way_back(data: &Path) -> String {
     match data.join(RELEASED).exists() {
         true => format!("the node does not start any more; what is left of it is in {}", data.display()),
@@ -104,19 +109,19 @@ fn released_config(data: &Path) -> Result<NodeConfig> {
 /// Puts the server that was to become a node back, from any step of the adoption.
 fn undo(data: &Path, server: &Server, to: &Path) -> Result<Option<i64>> {
     let (moving, done) = (data.join(MOVING), server.data());
-    if done.exists() {
+    if is_there(&done)? {
         rename(&done, &moving)?;
     }
     reached("undo-moved");
-    if moving.exists() {
-        ensure!(!to.exists(), "{} exists: move it away, the server's folder belongs there", to.display());
+    if is_there(&moving)? {
+        ensure!(!is_there(to)?, "{} exists: move it away, the server's folder belongs there", to.display());
         // A server with its settings elsewhere has none of its own before it is converted, nor once it is as it was.
-        if moving.join("postgresql.conf").is_file() {
+        if is_there(&moving.join("postgresql.conf"))? {
             plain(server, &moving)?;
         }
         reached("undo-plain");
         for name in FILES {
-            match data.join(ADOPTING).join("old").join(name).is_file() {
+            match is_there(&data.join(ADOPTING).join("old").join(name))? {
                 true => adopt::put_file(data, "old", name)?,
                 false => remove(&moving.join(name))?,
             }
@@ -137,9 +142,9 @@ fn undo(data: &Path, server: &Server, to: &Path) -> Result<Option<i64>> {
 
 fn release(data: &Path, server: &Server, to: &Path, drop_prepared: bool) -> Result<Option<i64>> {
     let (moving, folder) = (data.join(MOVING), server.data());
-    if !data.join(RELEASED).exists() {
-        ensure!(folder.join("PG_VERSION").is_file(), "there is no PostgreSQL in {}", folder.display());
-        ensure!(!to.exists(), "{} exists: name a folder that does not", to.display());
+    if !is_there(&data.join(RELEASED))? {
+        ensure!(is_there(&folder.join("PG_VERSION"))?, "there is no PostgreSQL in {}", folder.display());
+        ensure!(!is_there(to)?, "{} exists: name a folder that does not", to.display());
         let parent = to.parent().context("--to is the root folder")?;
         adopt::on_one_file_system(&folder, parent)?;
         let running = processes_of(&folder);
@@ -156,13 +161,13 @@ fn release(data: &Path, server: &Server, to: &Path, drop_prepared: bool) -> Resu
         rename(&data.join(FILE_NAME), &data.join(RELEASED))?;
     }
     reached("released");
-    if folder.exists() {
+    if is_there(&folder)? {
         rename(&folder, &moving)?;
     }
     reached("release-moved");
     let mut position = None;
-    if moving.exists() {
-        ensure!(!to.exists(), "{} exists: move it away", to.display());
+    if is_there(&moving)? {
+        ensure!(!is_there(to)?, "{} exists: move it away", to.display());
         position = plain(server, &moving)?;
         reached("release-plain");
         own_settings(server, &moving)?;

@@ -38,7 +38,8 @@ pub struct StartArgs {
 }
 
 pub fn run(args: &StartArgs) -> Result<ExitCode> {
-    if !args.data.join(FILE_NAME).is_file() {
+    // What cannot be looked at is told when it is loaded.
+    if !args.data.join(FILE_NAME).try_exists().unwrap_or(true) {
         let regions: Vec<String> = crate::nodes::in_folder(&args.data)
             .map(|nodes| nodes.iter().map(|n| n.data_dir.display().to_string()).collect())
             .unwrap_or_default();

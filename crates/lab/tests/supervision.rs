@@ -128,6 +128,46 @@ async fn each_line_of_the_log_says_whose_it_is() -> Result<()> {
     Ok(())
 }
 
+/// Goal: a data folder that PostgreSQL cannot start on takes the region's rows away, not its vote.
+/// Method: without this vote there is no majority.
+#[tokio::test]
+async fn a_damaged_data_folder_leaves_the_vote() -> Result<()> {
+    let cluster = cluster().await?;
+    let writer = cluster.connect(0).await?;
+    writer.batch_execute("create table t (id int primary key)").await?;
+    cluster.converge().await?;
+    let node = cluster.node(1);
+    node.stop().await?;
+    let control = node.postgres_data().join("global/pg_control");
+    let whole = std::fs::read(&control)?;
+    let mut flipped = whole.clone();
+    flipped[100] ^= 1;
+    for (damaged, shown) in [(&whole[..100], "pg_control"), (&flipped, "incorrect checksum in control file")] {
+        std::fs::write(&control, damaged)?;
+        node.start()?;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let status = node.status().await.unwrap_or_default();
+            let problems = status["problems"].to_string();
+            if !status["leader"].is_null() && problems.contains(shown) {
+                break;
+            }
+            anyhow::ensure!(Instant::now() < deadline && node.running(), "{problems}: {}", node.log_tail(5));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        cluster.node(2).kill9()?;
+        let commits = writer.batch_execute("insert into t values ((select count(*) from t))");
+        tokio::time::timeout(Duration::from_secs(60), commits).await??;
+        cluster.node(2).restart().await?;
+        node.stop().await?;
+    }
+    std::fs::write(&control, whole)?;
+    node.restart().await?;
+    cluster.converge().await?;
+    assert_eq!(count(&node.connect().await?).await?, 2);
+    cluster.stop().await
+}
+
 /// Goal: a port that is in use already is reported in one line that names it.
 #[tokio::test]
 async fn a_port_in_use_is_said_in_one_line() -> Result<()> {

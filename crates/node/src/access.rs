@@ -72,7 +72,8 @@ impl Access {
     /// Reads the node's token; makes it if there is none and others can reach the port.
     pub fn of(config: &NodeConfig) -> Result<Access> {
         let file = config.http_token_file();
-        if config.http.ip().is_loopback() && !file.exists() {
+        let is_there = file.try_exists().map_err(Error::disk(&file, "looking for the token"))?;
+        if config.http.ip().is_loopback() && !is_there {
             return Ok(Access::Loopback);
         }
         let token = load_or_draw(&file)?;

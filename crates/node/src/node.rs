@@ -60,7 +60,8 @@ pub struct Node {
 /// Runs a node and its PostgreSQL until `shutdown` resolves or the node fails.  At each message of `reloads` what can
 /// change while it runs is read again.
 pub async fn run(config: NodeConfig, shutdown: impl Future<Output = ()>, reloads: mpsc::Receiver<()>) -> Result<()> {
-    let facts = config.postgres.as_ref().map(|p| postgres::facts(&p.bin_dir, &config.data_dir)).transpose()?;
+    let facts = || config.postgres.as_ref().map(|p| postgres::facts(&p.bin_dir, &config.data_dir)).transpose();
+    let facts = span::of(&config).in_scope(facts)?;
     let node = Node::start(config, facts)?;
     let span = node.span.clone();
     run_started(node, shutdown, reloads).instrument(span).await

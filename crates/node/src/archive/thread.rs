@@ -108,7 +108,10 @@ impl Archiver {
                 _ => self.to_cut = None,
             }
         }
-        let is_noted = std::fs::read(&self.claimed).is_ok_and(|noted| noted == self.folder.as_os_str().as_bytes());
+        let is_noted = match std::fs::read(&self.claimed) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
+            noted => noted.map_err(ArchiveError::disk(&self.claimed, "reading"))? == self.folder.as_os_str().as_bytes(),
+        };
         // The folder of a disk that is not mounted looks like a new one.
         if is_noted && self.folder.is_dir() && !self.folder.join(IDENTITY_FILE).exists() {
             return Err(ArchiveError::NotMounted { folder: self.folder.clone(), note: self.claimed.clone() });

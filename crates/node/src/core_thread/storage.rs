@@ -34,7 +34,11 @@ pub(super) fn open(config: &NodeConfig) -> Result<(CheckpointFile, Checkpoint, R
     let folder = config.data_dir.join("log");
     // The folder of a disk that is not mounted looks like that of a new node.
     let of_before = [CLAIMED_FILE, STARTS_FILE, PROMISED_FILE].map(|name| config.data_dir.join(name));
-    if of_before.iter().any(|file| file.exists()) && (!folder.exists() || segment_numbers(&folder)?.is_empty()) {
+    let has_log = || match folder.try_exists().map_err(Error::disk(&folder, "looking for the log"))? {
+        true => Ok::<_, Error>(!segment_numbers(&folder)?.is_empty()),
+        false => Ok(false),
+    };
+    if of_before.iter().any(|file| file.try_exists().unwrap_or(true)) && !has_log()? {
         let why = "this node has had a log, and there is none: its disk may not be mounted".into();
         return Err(Error::Corrupted { file: folder, why });
     }

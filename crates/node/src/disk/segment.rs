@@ -138,7 +138,7 @@ impl Segment {
 
     /// Moves the file from where it was made to where segments are.  Not durable before the folder is synced.
     pub fn take_name(&self, from: &Path) -> Result<()> {
-        if self.path.exists() {
+        if self.path.try_exists().map_err(Error::disk(&self.path, "creating the segment"))? {
             let source = std::io::ErrorKind::AlreadyExists.into();
             return Err(Error::Disk { file: self.path.clone(), what: "creating the segment", source });
         }

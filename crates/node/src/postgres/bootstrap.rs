@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 use super::rebuild::sync_folder;
-use super::{file_error, hba, remove_folder, PostgresError, Server, SingleUser};
+use super::{file_error, hba, is_there, remove_folder, PostgresError, Server, SingleUser};
 
 /// The encoding of every database in a cluster.
 pub(super) const ENCODING: &str = "UTF8";
@@ -28,7 +28,7 @@ pub struct LetIn {
 pub fn bootstrap(server: &Server, let_in: &LetIn) -> Result<(), PostgresError> {
     server.check()?;
     let data = server.data();
-    if data.exists() {
+    if is_there(&data)? {
         return Err(PostgresError::Refused(format!("{} exists already; nothing was changed", data.display())));
     }
     let unfinished = server.unfinished();

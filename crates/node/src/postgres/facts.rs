@@ -1,9 +1,9 @@
 //! Finds out the [`Facts`] of a PostgreSQL from its programs, whether it runs or not.
 //!
 //! What pg_upgrade compares comes from `pg_controldata`, run on the node's data folder.  If that has yet to be copied
-//! from a member, it is run on a folder that `initdb` makes for this purpose and that is removed again.  Either folder
-//! shows how the programs were built, since a server does not start on a folder made by programs that were built
-//! differently.
+//! from a member, or is damaged, it is run on a folder that `initdb` makes for this purpose and that is removed again.
+//! Either folder shows how the programs were built, since a server does not start on a folder made by programs that
+//! were built differently.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use std::process::Output;
 
 use super::bootstrap::{succeeded, ENCODING};
 use super::server::{in_english, installed_version};
-use super::{remove_folder, PostgresError};
+use super::{may_be_there, remove_folder, PostgresError};
 use crate::facts::Facts;
 
 /// Each fact as `pg_controldata` calls it, and as a person is told of it.  "Maximum length of identifiers" is
@@ -27,12 +27,15 @@ const OF_CONTROL_FILE: [(&str, &str); 7] = [
     ("Float8 argument passing", "passing of float8 arguments"),
 ];
 
+/// What `pg_controldata` says of a file with a wrong checksum, on standard output or on standard error, before it shows
+/// what is in it.
+const DAMAGED: &str = "CRC checksum does not match";
+
 /// The facts of the PostgreSQL whose programs are in `bin_dir`, for the node in `node_folder`.  To be called as the OS
 /// user that the server runs as.
 pub fn facts(bin_dir: &Path, node_folder: &Path) -> Result<Facts, PostgresError> {
     let programs = Programs { bin_dir, node_folder };
-    let control = programs.control_file()?;
-    let mut alike = of_control_file(&control).map_err(PostgresError::Refused)?;
+    let mut alike = programs.of_control_file()?;
     alike.extend(of_this_machine());
     alike.push(("lz4 compression", if programs.have_lz4()? { "present" } else { "absent" }.to_string()));
     // Every database that `onetrip init` makes has this encoding; in a database with another one, the extension refuses
@@ -100,24 +103,34 @@ impl Programs<'_> {
         output.map_err(|source| PostgresError::Program { program, source })
     }
 
-    /// The output of `pg_controldata`.
-    fn control_file(&self) -> Result<String, PostgresError> {
+    fn of_control_file(&self) -> Result<Vec<(&'static str, String)>, PostgresError> {
+        let read = |data: &Path| of_control_file(&self.control_data(data)?).map_err(PostgresError::Refused);
         let data = self.node_folder.join("postgres");
-        if data.join("global/pg_control").exists() {
-            return self.control_data(&data);
+        if may_be_there(&data.join("global/pg_control")) {
+            match read(&data) {
+                Ok(facts) => return Ok(facts),
+                // The server says so as well when it is started; the node votes meanwhile.
+                Err(e) => tracing::warn!("{} is damaged or cannot be read: {e}", data.display()),
+            }
         }
         let scratch = Scratch::new(self.node_folder)?;
         let folder = scratch.0.display().to_string();
         let made =
             self.run("initdb", &["-D", &folder, "-U", "postgres", "--no-sync", "--locale=C", "--auth=reject"])?;
         succeeded("initdb", &made)?;
-        self.control_data(&scratch.0)
+        read(&scratch.0)
     }
 
+    /// The output of `pg_controldata`.
     fn control_data(&self, data: &Path) -> Result<String, PostgresError> {
         let output = self.run("pg_controldata", &["-D", &data.display().to_string()])?;
         succeeded("pg_controldata", &output)?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        let [text, warnings] = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said).into_owned());
+        if text.contains(DAMAGED) || warnings.contains(DAMAGED) {
+            let file = data.join("global/pg_control");
+            return Err(PostgresError::Refused(format!("the checksum of {} is wrong", file.display())));
+        }
+        Ok(text)
     }
 
     /// Asks `postgres -C`, which shows a setting and exits, and refuses a value that this build does not know.  It does
@@ -160,6 +173,7 @@ impl Drop for Scratch {
 
 #[cfg(test)]
 mod tests {
+    use super::super::write_program;
     use super::*;
 
     const TOLD: &str = "pg_control version number:            1300\n\
@@ -179,6 +193,34 @@ mod tests {
         for (label, _) in OF_CONTROL_FILE {
             let left_out: String = TOLD.lines().filter(|l| !l.starts_with(label)).map(|l| format!("{l}\n")).collect();
             assert!(of_control_file(&left_out).unwrap_err().contains(label));
+        }
+    }
+
+    /// Goal: what has happened to a data folder does not keep the node, and so its vote, away.
+    #[test]
+    fn a_damaged_control_file_is_told_and_not_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let bin_dir = folder.path().join("bin");
+        let control = folder.path().join("postgres/global/pg_control");
+        for folder in [&bin_dir, control.parent().unwrap()] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        // A scratch folder shows what is true; the node's own says `$(cat pg_control)` if that is not empty.
+        write_program(&bin_dir.join("initdb"), "mkdir \"$2\"");
+        write_program(&bin_dir.join("postgres"), "echo 'postgres (PostgreSQL) 15.20'");
+        let own = "grep -q . \"$2/global/pg_control\" && exec cat \"$2/global/pg_control\"; echo 'error: truncated' >&2; exit 1";
+        let script = format!("case \"$2\" in */postgres) {own};; esac\ncat <<E\n{TOLD}E\n");
+        write_program(&bin_dir.join("pg_controldata"), &script);
+        let block = || facts(&bin_dir, folder.path()).map(|facts| facts.alike["database block size"].clone());
+        assert_eq!(block().unwrap(), "8192", "there is none");
+        let own = TOLD.replace("8192", "4096");
+        fs::write(&control, &own).unwrap();
+        assert_eq!(block().unwrap(), "4096");
+        let warned = format!("WARNING: Calculated CRC checksum does not match value stored in file.\n{own}");
+        for damaged in [String::new(), warned, own.replace("Database block size", "Nonsense")] {
+            fs::write(&control, &damaged).unwrap();
+            assert_eq!(block().unwrap(), "8192", "{damaged}");
+            assert!(damaged.contains("Nonsense") || control_data(&bin_dir, &folder.path().join("postgres")).is_err());
         }
     }
 

@@ -67,7 +67,8 @@ pub(super) fn write_map(data: &Path) -> Result<(), PostgresError> {
     if !old.lines().any(|line| line.trim() == BEGIN) || new == old {
         return Ok(());
     }
-    crate::disk::write_whole(&path, new.as_bytes()).map_err(|e| PostgresError::Refused(e.to_string()))
+    crate::disk::write_whole(&path, new.as_bytes())
+        .map_err(|e| PostgresError::Step { step: "letting this node in".into(), reason: e.to_string() })
 }
 
 /// The user of the operating system that this process runs as.

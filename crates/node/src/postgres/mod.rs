@@ -76,6 +76,16 @@ pub enum PostgresError {
     NoRoom { folder: PathBuf, needs_bytes: u64, log_bytes: u64 },
 }
 
+/// Whether something is there, or may be: what cannot be looked at is not taken for absent.
+fn may_be_there(path: &Path) -> bool {
+    path.try_exists().unwrap_or(true)
+}
+
+/// The same where nothing can be done without knowing.
+fn is_there(path: &Path) -> Result<bool, PostgresError> {
+    path.try_exists().map_err(file_error("look at", path))
+}
+
 /// For the fuzzer: reads `bytes` as everything that is read from PostgreSQL's programs and from its files.
 #[cfg(feature = "lab")]
 pub(crate) fn read_output(bytes: &[u8]) {

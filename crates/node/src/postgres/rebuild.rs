@@ -18,6 +18,7 @@
 
 use std::fs;
 use std::future::Future;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -31,7 +32,9 @@ use tokio::sync::watch;
 
 use super::base_backup::BESIDE_LOG;
 use super::donor::{Donors, Door, DOOR_PORT};
-use super::{file_error, remove_folder, BaseBackup, CopyProgress, PostgresError, RebuildFrom, Server};
+use super::{
+    file_error, is_there, may_be_there, remove_folder, BaseBackup, CopyProgress, PostgresError, RebuildFrom, Server,
+};
 
 /// Files that stay this node's own, whichever member its rows are copied from.
 const OPERATORS_FILES: [&str; 4] = ["postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"];
@@ -113,7 +116,7 @@ pub(super) async fn copy(
                 while let Err(e) = own_settings(server).await {
                     let PostgresError::Refused(why) = e else {
                         remove_unfinished(server).await?;
-                        return Err(e);
+                        return Err(PostgresError::Copy(e.to_string()));
                     };
                     if said != why {
                         tracing::error!("{why}");
@@ -167,14 +170,16 @@ pub(super) async fn copy(
 
 /// Whether there is a PostgreSQL, or one that will be there again when its disk is mounted.
 pub(crate) fn has_server(node_folder: &Path) -> bool {
-    node_folder.join("postgres").join("PG_VERSION").is_file() || node_folder.join(ELSEWHERE_FILE).exists()
+    may_be_there(&node_folder.join("postgres/PG_VERSION")) || may_be_there(&node_folder.join(ELSEWHERE_FILE))
 }
 
 /// Notes whether the data folder, which is there, is elsewhere: when that disk is not mounted, the folder below it
 /// looks like one of the node's own that is to be filled.
 pub(super) fn note_place(node_folder: &Path) -> Result<(), PostgresError> {
     let note = node_folder.join(ELSEWHERE_FILE);
-    match (is_elsewhere(node_folder), note.exists()) {
+    // If it cannot be looked at now, the note stays as it is.
+    let Ok(elsewhere) = is_elsewhere(node_folder) else { return Ok(()) };
+    match (elsewhere, is_there(&note)?) {
         (true, false) => crate::disk::write_whole(&note, b"postgres is a link, or on a disk of its own\n")
             .map_err(|e| PostgresError::Refused(e.to_string())),
         (false, true) => fs::remove_file(&note).map_err(file_error("remove", &note)),
@@ -182,17 +187,32 @@ pub(super) fn note_place(node_folder: &Path) -> Result<(), PostgresError> {
     }
 }
 
-fn is_elsewhere(node_folder: &Path) -> bool {
-    let (Ok(node), Ok(found)) = (fs::metadata(node_folder), fs::symlink_metadata(node_folder.join("postgres"))) else {
-        return false;
+fn is_elsewhere(node_folder: &Path) -> io::Result<bool> {
+    let found = match fs::symlink_metadata(node_folder.join("postgres")) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        found => found?,
     };
-    found.is_symlink() || found.dev() != node.dev()
+    Ok(found.is_symlink() || found.dev() != fs::metadata(node_folder)?.dev())
+}
+
+/// What cannot be looked at is not missing.
+fn unknown(data: &Path, e: &io::Error) -> String {
+    format!(
+        "{} cannot be looked at ({e}), and no copy takes its place: mend what is in the way, or if its server is lost, move it \
+         away, and another member's is copied",
+        data.display()
+    )
 }
 
 /// Why no copy can be renamed to the data folder.
 pub(crate) fn in_the_way(node_folder: &Path) -> Option<String> {
     let (data, note) = (node_folder.join("postgres"), node_folder.join(ELSEWHERE_FILE));
-    if note.exists() && !data.join("PG_VERSION").is_file() {
+    let looked = || Ok((data.join("PG_VERSION").try_exists()?, note.try_exists()?, is_elsewhere(node_folder)?));
+    let (has_server, was_elsewhere, elsewhere) = match looked() {
+        Ok(looked) => looked,
+        Err(e) => return Some(unknown(&data, &e)),
+    };
+    if was_elsewhere && !has_server {
         return Some(format!(
             "there is no PostgreSQL in {}, which was a link or on a disk of its own: is that disk not mounted? If its server \
              is lost, remove {}, and another member's is copied",
@@ -200,7 +220,7 @@ pub(crate) fn in_the_way(node_folder: &Path) -> Option<String> {
             note.display()
         ));
     }
-    is_elsewhere(node_folder).then(|| {
+    elsewhere.then(|| {
         format!(
             "{} is a symbolic link or on another disk than the node's folder, so a copy of another member's cannot take its \
              place: stop the node, and move the whole node's folder to that disk, or `postgres` into the node's folder",
@@ -313,7 +333,7 @@ impl Places {
 
     /// Returns whether it is gone: somebody may have made a file in it his own, which must not hold up a copy.
     fn remove_gone(&self, step: Step) -> Result<bool, PostgresError> {
-        if self.gone.exists() {
+        if may_be_there(&self.gone) {
             step()?;
         }
         let result = remove_folder(&self.gone);
@@ -341,17 +361,17 @@ impl Places {
 fn swap(places: &Places, keep_old: bool, step: Step) -> Result<(), PostgresError> {
     let Places { data, unfinished, new, keep, old, .. } = places;
     finish(places, step)?;
-    if !data.exists() && old.exists() {
+    if !is_there(data)? && is_there(old)? {
         // A crash came between two renames of an earlier release.
         places.rename(old, data, step)?;
     }
     take_own_files(data, unfinished, step)?;
     sync_folder(unfinished)?;
     places.rename(unfinished, new, step)?;
-    if data.exists() && keep_old {
-        places.rename(data, keep, step)?;
-    } else if data.exists() {
-        places.discard(data, step)?;
+    match (is_there(data)?, keep_old) {
+        (true, true) => places.rename(data, keep, step)?,
+        (true, false) => places.discard(data, step)?,
+        (false, _) => {}
     }
     places.rename(new, data, step)?;
     settle(places, step)
@@ -360,7 +380,7 @@ fn swap(places: &Places, keep_old: bool, step: Step) -> Result<(), PostgresError
 fn take_own_files(data: &Path, unfinished: &Path, step: Step) -> Result<(), PostgresError> {
     for name in OPERATORS_FILES {
         let (own, copy) = (data.join(name), unfinished.join(name));
-        if own.is_file() {
+        if is_there(&own)? {
             step()?;
             fs::copy(&own, &copy).map_err(file_error("copy", &own))?;
             fs::File::open(&copy).and_then(|f| f.sync_all()).map_err(file_error("sync", &copy))?;
@@ -372,13 +392,13 @@ fn take_own_files(data: &Path, unfinished: &Path, step: Step) -> Result<(), Post
 /// What a crash has left of [`swap`] is done.
 fn finish(places: &Places, step: Step) -> Result<(), PostgresError> {
     let Places { data, new, old, .. } = places;
-    match (new.exists(), data.exists()) {
+    match (is_there(new)?, is_there(data)?) {
         (true, false) => places.rename(new, data, step)?,
         (true, true) => places.discard(new, step)?,
         (false, _) => {}
     }
     settle(places, step)?;
-    if old.exists() && data.exists() {
+    if is_there(old)? && is_there(data)? {
         tracing::warn!(
             "{} is from a copy that an earlier release did not finish, and may be the only place of tables that this server \
              alone had: look into it, then remove it",
@@ -391,11 +411,11 @@ fn finish(places: &Places, step: Step) -> Result<(), PostgresError> {
 /// Has the folder that is to be kept take the place of the last one that was.
 fn settle(places: &Places, step: Step) -> Result<(), PostgresError> {
     let Places { keep, kept, .. } = places;
-    if !keep.exists() {
+    if !is_there(keep)? {
         return Ok(());
     }
     write_healed(places);
-    if kept.exists() {
+    if is_there(kept)? {
         places.discard(kept, step)?;
     }
     places.rename(keep, kept, step)?;
@@ -549,6 +569,23 @@ mod tests {
         fs::rename(&data, node_folder.path().join("elsewhere")).unwrap();
         std::os::unix::fs::symlink("elsewhere", &data).unwrap();
         assert!(in_the_way(node_folder.path()).unwrap().contains("is a symbolic link or on another disk"));
+    }
+
+    /// Goal: a file of the operator's that cannot be read is not lost with the folder that it is in.
+    #[test]
+    fn no_copy_takes_the_place_of_what_cannot_be_read() {
+        let node_folder = tempfile::tempdir().unwrap();
+        let places = Places::of(&example(node_folder.path()));
+        folder(&places.data, "own");
+        folder(&places.unfinished, "copy");
+        let settings = places.data.join("postgresql.conf");
+        // Nobody can read it, not even root.
+        std::os::unix::fs::symlink(&settings, &settings).unwrap();
+        assert!(put(&places, false, &mut || Ok(())).unwrap_err().to_string().contains("postgresql.conf"));
+        assert_eq!(which(&places.data).unwrap(), "own");
+        fs::remove_file(&settings).unwrap();
+        put(&places, false, &mut || Ok(())).unwrap();
+        assert_eq!(which(&places.data).unwrap(), "copy");
     }
 
     /// Goal: while PostgreSQL cannot read this node's settings in the copy, the old folder is there, with what they

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::{file_error, PostgresError};
+use super::{file_error, may_be_there, PostgresError};
 use crate::config::{KeySeed, NodeConfig, CHECKPOINT_FILE};
 use crate::disk::CheckpointFile;
 use crate::space::Room;
@@ -127,18 +127,21 @@ impl Server {
                 self.bin_dir.display()
             )));
         }
-        let file = self.data().join("PG_VERSION");
-        if let Ok(text) = fs::read_to_string(&file) {
-            if text.trim() != installed.to_string() {
-                return Err(PostgresError::Refused(format!(
-                    "{} was made by PostgreSQL {}, but {} is PostgreSQL {installed}: set bin_dir in node.toml to the right one",
-                    self.data().display(),
-                    text.trim(),
-                    self.bin_dir.display()
-                )));
-            }
+        // Where it is damaged or cannot be read, the server says what is wrong.
+        let text = fs::read_to_string(self.data().join("PG_VERSION")).unwrap_or_default();
+        match text.trim().parse::<u32>() {
+            Ok(made_by) if made_by != installed => Err(PostgresError::Refused(format!(
+                "{} was made by PostgreSQL {made_by}, but {} is PostgreSQL {installed}: set bin_dir in node.toml to the right one",
+                self.data().display(),
+                self.bin_dir.display()
+            ))),
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Whether there is a data folder, or may be one that cannot be looked at.
+    pub(super) fn may_be_there(&self) -> bool {
+        may_be_there(&self.data().join("PG_VERSION"))
     }
 
     /// Returns whether they are others than before.
@@ -342,9 +345,6 @@ pub(super) fn installed_version(bin_dir: &Path) -> Result<u32, PostgresError> {
         .ok_or_else(|| PostgresError::Refused(format!("{} --version says {:?}", program.display(), text.trim())))
 }
 
-/// A command for a program of PostgreSQL, without the caller's PG* environment variables, which could lead it to
-/// another server.  Those stay that say which of a server's processes is to be killed first when memory runs out.
-fn without_pg_settings(program: &Path) -> Command {
 /// A command for a program of PostgreSQL whose output is read, and so is in English whatever the caller's language is.
 pub(super) fn in_english(program: &Path) -> Command {
     let mut command = without_pg_settings(program);
@@ -352,6 +352,9 @@ pub(super) fn in_english(program: &Path) -> Command {
     command
 }
 
+/// A command for a program of PostgreSQL, without the caller's PG* environment variables, which could lead it to
+/// another server.  Those stay that say which of a server's processes is to be killed first when memory runs out.
+fn without_pg_settings(program: &Path) -> Command {
     let mut command = Command::new(program);
     let is_removed = |v: &str| v.starts_with("PG") && !v.starts_with("PG_OOM_ADJUST_");
     for (variable, _) in std::env::vars_os() {

@@ -125,7 +125,7 @@ impl Supervisor {
         }));
         let lock = lock_folder(&server)?;
         rebuild::tidy(&server).await;
-        let there = server.data().join("PG_VERSION").is_file();
+        let there = server.may_be_there();
         if !there && rebuild.is_none() {
             return Err(PostgresError::Refused(format!(
                 "there is no PostgreSQL in {}: make one with `onetrip init`",
@@ -139,7 +139,7 @@ impl Supervisor {
         let ordered = rebuild.as_ref().is_some_and(|r| r.orders.borrow().is_some());
         let keeper = Keeper { server: server.clone(), state: Arc::clone(&state), rebuild, _lock: lock };
         let running = match there && !ordered {
-            true => Some(keeper.first_start().await?),
+            true => keeper.first_start().await?,
             false => keeper.adopt(),
         };
         let (stop, stopped) = oneshot::channel();
@@ -220,14 +220,19 @@ fn lock_folder(server: &Server) -> Result<Flock<std::fs::File>, PostgresError> {
 
 impl Keeper {
     /// Starts the server, and waits until it takes connections, but no longer than [`FIRST_START_WAIT`].
-    async fn first_start(&self) -> Result<Running, PostgresError> {
-        let mut running = self.adopt_or_start().await?;
+    /// `None`: its data folder is in disorder.  That is told, and the start tried again, by [`Keeper::work`].
+    async fn first_start(&self) -> Result<Option<Running>, PostgresError> {
+        let mut running = match self.adopt_or_start().await {
+            Ok(running) => running,
+            Err(e @ (PostgresError::Refused(_) | PostgresError::Program { .. })) => return Err(e),
+            Err(_) => return Ok(None),
+        };
         let deadline = Instant::now() + FIRST_START_WAIT;
         while !self.ready(&running) && self.ended(&mut running).is_none() && Instant::now() < deadline {
             tokio::time::sleep(POLL_STARTING).await;
         }
         // If it has ended, it is started again: the node is a voter all the same.
-        Ok(running)
+        Ok(Some(running))
     }
 
     async fn keep(self, mut running: Option<Running>, stopped: oneshot::Receiver<Duration>) {
@@ -249,7 +254,7 @@ impl Keeper {
         let mut backoff = BACKOFF_MIN;
         loop {
             if let (Some(rebuild), Some(orders)) = (&self.rebuild, &mut orders) {
-                let is_there = self.server.data().join("PG_VERSION").is_file();
+                let is_there = self.server.may_be_there();
                 if let Some(why) = self.why_not_copied().filter(|_| ordered && is_there) {
                     // The old folder can at least be read.
                     tracing::error!("PostgreSQL is not copied anew: {why}");
@@ -346,7 +351,7 @@ impl Keeper {
     }
 
     fn is_withdrawn(&self, order: Option<RebuildFrom>) -> bool {
-        order.is_none() && self.server.data().join("PG_VERSION").is_file()
+        order.is_none() && self.server.may_be_there()
     }
 
     /// Resolves when the old folder is to serve again.
@@ -718,6 +723,45 @@ mod tests {
         until(Some("is that disk not mounted?")).await;
         std::fs::remove_file(folder.path().join("postgres.elsewhere")).unwrap();
         until(None).await;
+    }
+
+    /// Goal: a data folder that cannot be looked at is not taken for one that is missing, and does not end the node.
+    /// Method: what nobody can look at, not even root; with and without an order to make it anew.
+    #[tokio::test]
+    async fn a_folder_that_cannot_be_looked_at_is_not_replaced_by_a_copy() {
+        let no_folder = |data: &Path| std::fs::write(data, "").unwrap();
+        let no_file = |data: &Path| {
+            std::fs::create_dir(data).unwrap();
+            std::os::unix::fs::symlink("PG_VERSION", data.join("PG_VERSION")).unwrap();
+        };
+        let cases: [(&dyn Fn(&Path), &str); 2] = [(&no_folder, "Not a directory"), (&no_file, "nonsense")];
+        let order = RebuildFrom { at_least: LogIndex(1), keep_old: false };
+        for ((make, problem), order) in cases.into_iter().flat_map(|case| [(case, None), (case, Some(order))]) {
+            let folder = tempfile::tempdir().unwrap();
+            let bin_dir = folder.path().join("bin");
+            std::fs::create_dir(&bin_dir).unwrap();
+            let script = "case \"$*\" in *-V*|*--version*) echo 'postgres (PostgreSQL) 15.20'; exit;; esac\n\
+                          echo 'FATAL:  this is nonsense' >&2; exit 1";
+            write_program(&bin_dir.join("postgres"), script);
+            let copied = folder.path().join("copied");
+            write_program(&bin_dir.join("pg_basebackup"), &format!("touch '{}'; exit 1", copied.display()));
+            let server = Server { bin_dir, ..example(folder.path()) };
+            make(&server.data());
+            let (_orders, orders) = watch::channel(order);
+            let rebuild = Rebuild { orders, donors: Arc::new(OneDonor) };
+            let supervisor = Supervisor::start_server(server, Some(rebuild)).await.unwrap();
+            let deadline = Instant::now() + Duration::from_secs(60);
+            loop {
+                let state = supervisor.state();
+                assert!(!copied.exists(), "a copy was begun: {state:?}");
+                if state.restarts > 2 && state.problem.as_ref().is_some_and(|said| said.contains(problem)) {
+                    break;
+                }
+                assert!(Instant::now() < deadline, "{state:?}");
+                tokio::time::sleep(POLL_STARTING).await;
+            }
+            supervisor.stop().await;
+        }
     }
 
     /// Goal: settings that PostgreSQL cannot start with take the region's rows away, not its vote.

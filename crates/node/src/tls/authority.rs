@@ -109,7 +109,8 @@ impl Authority {
     /// Loads the authority in `folder`; if there is none, makes a new one and saves it there.
     pub fn load_or_make(folder: &Path, cluster: &str) -> Result<Authority> {
         let (certificate, key) = (folder.join(CA_CERTIFICATE), folder.join(CA_KEY));
-        match (certificate.exists(), key.exists()) {
+        let is_there = |file: &Path| file.try_exists().map_err(Error::disk(file, "looking for it"));
+        match (is_there(&certificate)?, is_there(&key)?) {
             (true, true) => Authority::load(folder, cluster),
             (false, false) => {
                 let authority = Authority::new(cluster)?;
