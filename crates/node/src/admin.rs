@@ -7,7 +7,6 @@
 
 use crate::cluster;
 use crate::config::NodeConfig;
-use crate::error::{Error, Result};
 use crate::http::{self, Http};
 use crate::inbox::{AdminReply, AdminRequest, Event, Inbox};
 use crate::postgres::is_own_user;
@@ -22,7 +21,6 @@ use onetrip_core::{level, Level, LogIndex, Member, MemberRole, Members, NodeId, 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
@@ -42,20 +40,7 @@ pub struct Admin {
     pub http: Arc<Http>,
 }
 
-/// Makes the socket.  Whoever connects before its mode is set is refused by `OwnUser`.
-pub fn listen(config: &NodeConfig) -> Result<std::os::unix::net::UnixListener> {
-    let path = config.admin_socket();
-    let listen = || {
-        let _ = std::fs::remove_file(&path);
-        let listener = std::os::unix::net::UnixListener::bind(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    };
-    listen().map_err(|source| Error::Listen { what: format!("the socket {}", path.display()), source })
-}
-
-/// Accepts only connections of this user and of root.
+/// Accepts only connections of this user and of root, also of those who connect before the socket's mode is set.
 struct OwnUser(UnixListener);
 
 impl axum::serve::Listener for OwnUser {

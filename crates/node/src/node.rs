@@ -5,8 +5,8 @@
 //! - Ports and sockets are taken before the first vote could be given, so a misconfigured node does no harm.
 
 use crate::access::{Access, Door};
-use crate::admin::{self, Admin};
-use crate::agent::{self, AgentLimits, AgentServer};
+use crate::admin::Admin;
+use crate::agent::{AgentLimits, AgentServer};
 use crate::cluster::{self, Latest};
 use crate::config::NodeConfig;
 use crate::core_thread::CoreThread;
@@ -27,6 +27,8 @@ use std::convert::Infallible;
 use std::fs::File;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -153,8 +155,8 @@ impl Node {
         let core = CoreThread::open(config.clone(), transport.clone(), inbox.clone(), rebuild)?;
         let peers = listen(config.listen, "the peer port")?;
         let http = listen(config.http, "the HTTP port")?;
-        let agents = agent::listen(&config.agent_socket())?;
-        let operators = admin::listen(&config)?;
+        let agents = listen_here(&config.agent_socket())?;
+        let operators = listen_here(&config.admin_socket())?;
 
         let postgres = Arc::new(PostgresWatch::new());
         let pages = Arc::new(Http {
@@ -382,4 +384,20 @@ fn listen(address: SocketAddr, what: &str) -> Result<std::net::TcpListener> {
         Ok(listener)
     };
     listen().map_err(|source| Error::Listen { what: format!("{what} {address}"), source })
+}
+
+/// Makes a socket for this user and root.  A file left by an earlier life of the node is replaced; the caller holds the
+/// data directory's lock.
+fn listen_here(path: &Path) -> Result<std::os::unix::net::UnixListener> {
+    let listen = || {
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let listener = std::os::unix::net::UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    listen().map_err(|source| Error::Listen { what: format!("the socket {}", path.display()), source })
 }

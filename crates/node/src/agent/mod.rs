@@ -27,8 +27,7 @@ use onetrip_core::agent::{
 };
 use onetrip_core::router::{self, refusal_as, ConnId, Read};
 use onetrip_core::{Entry, NodeId, RegionId, TxnId};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -169,22 +168,6 @@ impl Drop for Room {
 }
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Makes the socket.  A file left by an earlier life of the node is replaced; the caller holds the data directory's
-/// lock.
-pub fn listen(path: &Path) -> Result<std::os::unix::net::UnixListener> {
-    let listen = || {
-        match std::fs::remove_file(path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let listener = std::os::unix::net::UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    };
-    listen().map_err(|source| Error::Listen { what: format!("agent socket {}", path.display()), source })
-}
 
 impl AgentServer {
     /// Accepts connections for as long as the runtime exists.

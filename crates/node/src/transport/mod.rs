@@ -446,34 +446,23 @@ impl Transport {
     }
 
     pub fn send_notice(&self, to: &[NodeId], notice: Notice) {
-        let frame = Frame::Notice(notice).encode();
-        for link in to.iter().filter_map(|id| self.link(*id)) {
-            self.send_to(&link, Channel::Control, frame.clone());
-        }
+        self.send_control(to, &Frame::Notice(notice));
     }
 
     pub fn send_question(&self, to: &[NodeId], question: u64) {
-        for link in to.iter().filter_map(|id| self.link(*id)) {
-            self.send_to(&link, Channel::Control, Frame::Question { question }.encode());
-        }
+        self.send_control(to, &Frame::Question { question });
     }
 
     pub fn send_last_entry(&self, to: NodeId, question: u64, last: EntryId) {
-        if let Some(link) = self.link(to) {
-            self.send_to(&link, Channel::Control, Frame::LastEntry { question, last }.encode());
-        }
+        self.send_control(&[to], &Frame::LastEntry { question, last });
     }
 
     pub fn send_lease_question(&self, to: &[NodeId], question: u64) {
-        for link in to.iter().filter_map(|id| self.link(*id)) {
-            self.send_to(&link, Channel::Control, Frame::LeaseQuestion { question }.encode());
-        }
+        self.send_control(to, &Frame::LeaseQuestion { question });
     }
 
     pub fn send_promise(&self, to: NodeId, question: u64, last: EntryId) {
-        if let Some(link) = self.link(to) {
-            self.send_to(&link, Channel::Control, Frame::Promise { question, last }.encode());
-        }
+        self.send_control(&[to], &Frame::Promise { question, last });
     }
 
     /// `to`: `None` is to all.  `decided`: when this node decided some entries.
@@ -485,14 +474,17 @@ impl Transport {
     }
 
     pub fn send_await(&self, to: &[NodeId], at: LogIndex) {
-        for link in to.iter().filter_map(|id| self.link(*id)) {
-            self.send_to(&link, Channel::Control, Frame::Await { at }.encode());
-        }
+        self.send_control(to, &Frame::Await { at });
     }
 
     pub fn send_lock_message(&self, to: NodeId, message: LockMessage) {
-        if let Some(link) = self.link(to) {
-            self.send_to(&link, Channel::Control, Frame::Lock(message).encode());
+        self.send_control(&[to], &Frame::Lock(message));
+    }
+
+    fn send_control(&self, to: &[NodeId], frame: &Frame) {
+        let frame = frame.encode();
+        for link in to.iter().filter_map(|id| self.link(*id)) {
+            self.send_to(&link, Channel::Control, frame.clone());
         }
     }
 
