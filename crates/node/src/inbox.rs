@@ -5,7 +5,8 @@
 
 use crate::agent::AgentEvent;
 use crate::core_thread::lag::Told;
-use crate::error::Result;
+use crate::core_thread::skip::Kept;
+use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::secret::Secret;
 use crate::status::CoreStatus;
@@ -40,6 +41,8 @@ pub enum Event {
         force: bool,
         answer: oneshot::Sender<std::result::Result<LeftOut, String>>,
     },
+    /// An entry that is to be left out is kept, or why it could not be (`core_thread::skip`).
+    Kept(std::result::Result<Kept, (LogIndex, Error)>, oneshot::Sender<std::result::Result<LeftOut, String>>),
     /// For a backup: the log is retained above this index for another minute.  `None`: above a checkpoint that is then
     /// made, whose index is the answer.
     Retain(Option<LogIndex>, oneshot::Sender<LogIndex>),

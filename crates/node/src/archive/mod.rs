@@ -50,7 +50,7 @@ pub const LAST_BACKUP_FILE: &str = "last_backup.json";
 pub(crate) const NOTES: [&str; 3] = [IDENTITY_FILE, GAP_FILE, LAST_BACKUP_FILE];
 /// How much is read from the log at once.
 const BATCH_BYTES: u64 = 1 << 20;
-/// How often that is done in a row.
+/// How often that is done in a row, if it does not come from the disk.
 const BATCHES_AT_ONCE: usize = 4;
 /// Handed to the archiver and not yet written.
 const UNDER_WAY_BYTES_MAX: usize = 32 << 20;
@@ -253,8 +253,11 @@ impl Archive {
 
     /// Hands the archiver what the archive lacks, as far as its credit goes and without keeping the caller long.
     pub fn pump(&mut self, log: &RaftLog) -> crate::Result<()> {
-        for _ in 0..BATCHES_AT_ONCE {
-            let Some((life, next)) = self.next_to_send(log) else { break };
+        for number in 0..BATCHES_AT_ONCE {
+            let Some((life, next)) = self.next_to_send(log).filter(|(_, next)| number == 0 || log.is_cached(*next))
+            else {
+                break;
+            };
             let Some((decided, time_ms)) = self.decided.from(next) else {
                 self.note_quiet(life, next, log)?;
                 break;

@@ -613,6 +613,34 @@ fn a_quiet_time_is_noted_when_it_is_confirmed_and_all_is_archived() {
     assert_eq!(reader.end().unwrap(), (LogIndex(51), asked + 7000));
 }
 
+/// Goal: reading a backlog from the disk does not keep the core thread for longer than one batch takes.
+#[test]
+fn entries_that_are_not_in_memory_are_read_one_batch_at_a_time() {
+    for (cache_bytes, after_one) in [(64 << 20, 5), (0, 2)] {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("archive");
+        std::fs::create_dir(&folder).unwrap();
+        let mut node_log = RaftLog::open(&dir.path().join("log")).unwrap();
+        node_log.set_cache_bytes_max(cache_bytes);
+        for index in 1..=8 {
+            let data = Bytes::from(vec![7; BATCH_BYTES as usize]);
+            let entry = RaftEntry { index, term: 1, data, ..Default::default() };
+            node_log.append(&[entry], None, false).unwrap();
+        }
+        let mut archive = Archive::start(&config(dir.path()), &folder, LogIndex(0)).unwrap();
+        archive.decided(LogIndex(8));
+        let until = Instant::now() + Duration::from_secs(10);
+        while archive.shared.lock().opened_at.is_none() {
+            assert!(Instant::now() < until, "the archive is not opened");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        archive.pump(&node_log).unwrap();
+        assert_eq!(archive.next.map(|(_, next)| next), Some(LogIndex(after_one)));
+        pump_until(&mut archive, &node_log, "archived", |r| r.archived == LogIndex(8));
+        archive.end();
+    }
+}
+
 #[test]
 fn an_archive_ahead_of_its_log_is_refused_in_words() {
     let dir = tempfile::tempdir().unwrap();

@@ -55,7 +55,7 @@ pub(super) struct NodeHost {
 
 impl NodeHost {
     /// Does slow work on a thread of its own, and puts the event that results into the inbox.
-    fn beside(&self, name: &str, work: impl FnOnce() -> Event + Send + 'static) -> Result<()> {
+    pub fn beside(&self, name: &str, work: impl FnOnce() -> Event + Send + 'static) -> Result<()> {
         let inbox = self.inbox.clone();
         span::spawn_thread(name, move || {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));

@@ -23,7 +23,7 @@ mod host;
 pub(crate) mod lag;
 mod positions;
 mod retain;
-mod skip;
+pub(crate) mod skip;
 mod storage;
 
 use crate::agent::AgentQueue;
@@ -265,6 +265,7 @@ impl CoreThread {
                 replica.agent(event, host)?;
             }
             Event::Skip { index, force, answer } => self.ask_skip(index, force, answer)?,
+            Event::Kept(kept, answer) => self.kept_skipped(kept, answer),
             Event::Admin(request, answer) => {
                 self.administer(request, answer);
             }

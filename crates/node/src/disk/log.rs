@@ -40,6 +40,9 @@ const CACHE_BYTES_MAX: usize = 64 << 20;
 /// Data smaller than this are copied into the cache: they are part of the buffer that they came in, with other messages
 /// or with nothing, and would keep all of that in memory.
 const COPIED_BELOW_BYTES: usize = 64 << 10;
+/// Of finished segments, no more than this is removed in one call of [`RaftLog::cut`], but always one of them: removing
+/// a file takes the file system the longer the larger it is, and the core thread waits for it.
+const CUT_BYTES_MAX: u64 = 2 * SEGMENT_BYTES;
 /// Bytes that an entry takes in a record besides its data.
 const ENTRY_HEAD_BYTES: u64 = 21;
 /// If even fast syncs take longer, they are done beside the core thread; that costs two switches between threads.
@@ -69,6 +72,7 @@ pub struct RaftLog {
     cached: VecDeque<Bytes>,
     cached_bytes: usize,
     cache_bytes_max: usize,
+    cut_bytes_max: u64,
     next_record: u64,
     /// All records before this one are known to be durable.
     durable: u64,
@@ -161,6 +165,7 @@ impl RaftLog {
             cached: VecDeque::new(),
             cached_bytes: 0,
             cache_bytes_max: CACHE_BYTES_MAX,
+            cut_bytes_max: CUT_BYTES_MAX,
             next_record: 0,
             durable: 0,
             life: Life::default(),
@@ -522,8 +527,9 @@ impl RaftLog {
         }
     }
 
-    /// Removes segments that contain nothing above `upto`, nor parts of a transaction above it.  Everything up to there
-    /// must be committed, and no longer needed by anyone.
+    /// Removes segments that contain nothing above `upto`, nor parts of a transaction above it, the oldest first and not
+    /// all at once: to be called again and again.  Everything up to there must be committed, and no longer needed by
+    /// anyone.
     pub fn cut(&mut self, upto: LogIndex) -> Result<()> {
         let before = self.before_first();
         let old_segments = self.segments_to_cut(upto);
@@ -544,16 +550,23 @@ impl RaftLog {
         Ok(())
     }
 
-    /// How many of the oldest segments can be removed.  Neither the one that is then the oldest nor any later one may
-    /// contain an entry that belongs before it: the segments that are left, read by themselves, are then the same log.
+    /// How many of the oldest segments are to be removed now.  Neither the one that is then the oldest nor any later one
+    /// may contain an entry that belongs before it: the segments that are left, read by themselves, are then the same
+    /// log.  If that is so only after more than can be removed at once, they go all the same.
     fn segments_to_cut(&self, upto: LogIndex) -> usize {
         let upto = self.spans.cut_to(upto);
-        let mut lowest = u64::MAX;
-        let begins = self.segments.iter().enumerate().skip(1).rev().find(|(_, segment)| {
+        let (mut lowest, mut begins) = (u64::MAX, 0);
+        for (number, segment) in self.segments.iter().enumerate().skip(1).rev() {
             lowest = lowest.min(segment.lowest);
-            segment.previous.index <= upto.0 && segment.previous.index < lowest
-        });
-        begins.map_or(0, |(number, _)| number)
+            if segment.previous.index > upto.0 || segment.previous.index >= lowest {
+                continue;
+            }
+            begins = number;
+            if self.segments.range(..number).map(|s| s.end).sum::<u64>() <= self.cut_bytes_max {
+                break;
+            }
+        }
+        begins
     }
 
     /// The lowest index after which the log on disk has no more than so many bytes.
@@ -584,6 +597,11 @@ impl RaftLog {
         }
         let (slot, file) = self.place(place as usize);
         file.read(slot)
+    }
+
+    /// The data of this entry is in memory.
+    pub fn is_cached(&self, index: LogIndex) -> bool {
+        index.0 + self.cached.len() as u64 > self.last()
     }
 
     fn place(&self, number: usize) -> (&Slot, &Arc<SlotReader>) {

@@ -127,6 +127,37 @@ fn a_cut_drops_whole_segments_and_keeps_the_term_before_the_first_entry() {
     assert_eq!(log.read(LogIndex(last + 1)).unwrap(), Bytes::from_static(b"on"));
 }
 
+/// Goal: a cut of a long log does not keep the core thread, and wherever it stops the log is whole.
+#[test]
+fn a_long_log_is_cut_bit_by_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path()).unwrap();
+    // One in each segment.
+    (1..=50).for_each(|index| log.append(&[entry(index, 1, &[7; 200])], None, true).unwrap());
+    let (all, bytes) = (contents(&log), log.segments[1].end);
+    assert_eq!(log.segments.len(), 50);
+    let mut calls = 0;
+    while log.first_index() < LogIndex(45) {
+        log.cut_bytes_max = 2 * bytes;
+        let before = log.segments.len();
+        log.cut(LogIndex(44)).unwrap();
+        let removed = before - log.segments.len();
+        assert!((1..=2).contains(&removed), "{removed} of {before} segments");
+        assert_eq!(segment_numbers(dir.path()).unwrap().len(), log.segments.len());
+        let left = contents(&log);
+        assert_eq!(left, all[all.len() - left.len()..]);
+        drop(log);
+        log = open(dir.path()).unwrap();
+        assert_eq!(contents(&log), left);
+        calls += 1;
+    }
+    assert_eq!(calls, 22);
+    // What is larger than that goes alone.
+    log.cut_bytes_max = 1;
+    log.cut(LogIndex(49)).unwrap();
+    assert_eq!(log.first_index(), LogIndex(46));
+}
+
 #[test]
 fn a_log_can_be_cut_to_a_size() {
     let dir = tempfile::tempdir().unwrap();
@@ -1028,6 +1059,7 @@ impl Model {
         drop(self.log.take());
         let mut log = RaftLog::open_with(self.dir.path(), self.segment_bytes).unwrap();
         log.sync_beside(|| ()).unwrap();
+        log.cut_bytes_max = 2 * self.segment_bytes;
         self.log = Some(log);
         self.all_is_durable();
     }
