@@ -13,7 +13,8 @@ use onetrip_core::decide::decide;
 use onetrip_core::parts::{Arriving, PartSizes, Progress};
 use onetrip_core::router::{AgentEvent, ConnId, Context, Log, Outbox, Router, Way};
 use onetrip_core::{
-    Base, Entry, Error, Key, LockMode, LogIndex, Member, MemberRole, Members, NodeId, RegionId, Term, TxnId,
+    Base, Entry, EntryKind, Error, Key, Level, LockMode, LogIndex, Member, MemberRole, Members, NodeId, RegionId, Term,
+    TxnId,
 };
 use raft::eraftpb::EntryType;
 use std::cell::Cell;
@@ -102,6 +103,45 @@ fn a_verdict_whose_place_is_not_known_is_not_told() {
             }
             None if forgotten => {}
             other => panic!("forgotten {forgotten}: {other:?}"),
+        }
+    }
+}
+
+/// Goal: what an earlier release cannot read is refused in words, whether it would travel in one piece or in parts, while
+/// such a release may be a member; and nothing of it is proposed.
+#[test]
+fn what_needs_a_higher_level_is_refused_whatever_its_size() {
+    let certifier = Certifier::new(Limits::default());
+    let key = Key { hash: 7, mode: LockMode::Share, base: Base(0) };
+    for (level, bytes) in [(0, 10), (0, 2 << 20), (1, 10), (1, 2 << 20)] {
+        let members = Members { level: Level(level), ..Members::bootstrap(vec![], "r".into(), 1) };
+        let mut context = Context {
+            certifier: &certifier,
+            committed_indexes: &mut CommittedIndexes::default(),
+            log: &NoLog,
+            members: &members,
+            tick: 0,
+            now: Duration::ZERO,
+        };
+        let (mut router, conn, wire) = with_a_backend(&mut context);
+        let propose = |sequence, reads: &[Key]| {
+            let txn = TxnId { node: NodeId(1), incarnation: 1, sequence };
+            let raw = Entry::encode_serializable(EntryKind::Transaction, &txn, &[key], reads, &vec![0; bytes]);
+            AgentEvent::Propose { conn, txn, raw, permit: None }
+        };
+        let at_once = router.handle(propose(1, &[key]), &mut context).unwrap();
+        let parts = router.parts_to_propose(&[], &context);
+        let is_proposed = at_once.is_some() || !parts.is_empty();
+        let said = said(&wire);
+        match said.last().unwrap() {
+            Some(ToPostgres::Verdict(verdict)) if level == 0 => {
+                assert_eq!((verdict.outcome, is_proposed), (VerdictOutcome::Refused, false), "{bytes} bytes");
+                assert!(verdict.message.contains("needs format level 1"), "{}", verdict.message);
+                // The connection is free for the next one.
+                assert_eq!(router.handle(propose(2, &[]), &mut context).unwrap().is_some(), bytes == 10);
+            }
+            Some(ToPostgres::Welcome { .. }) if level == 1 => assert!(is_proposed, "{bytes} bytes"),
+            other => panic!("level {level}, {bytes} bytes: {other:?}"),
         }
     }
 }

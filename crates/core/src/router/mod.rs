@@ -22,6 +22,7 @@ use crate::agent::{
 use crate::certifier::{Certifier, CommittedIndexes, Decision, Outcome, Verdict};
 use crate::entry::Entry;
 use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
+use crate::level;
 use crate::members::{MemberRole, Members};
 use crate::parts::{PartSizes, Progress};
 use crate::row_locks::LockSaid;
@@ -487,6 +488,13 @@ impl<O: Outbox> Router<O> {
                 }
                 return None;
             }
+        }
+        // Of what travels in parts, nobody sees before the end what it needs.
+        if let Err(e) = level::may_be_proposed(&raw, context.members.level) {
+            if let Some(c) = self.conns.get(&conn) {
+                c.outbox.send([refusal(txn, &self.region, e.to_string())]);
+            }
+            return None;
         }
         // It need not cross regions to lose, and hold its locks meanwhile, for which the apply worker may be waiting.
         let entry = Entry::decode(raw.clone()).ok().filter(|entry| entry.key_count() <= JUDGED_KEYS_MAX);
