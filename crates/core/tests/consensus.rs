@@ -559,9 +559,9 @@ fn a_leader_does_not_vote_for_who_does_not_answer() {
     let mut world = World::new();
     world.until("node 1 leads", |w| w.leads(0));
     world.ticks(5);
-    world.give(0, Input::Unreachable(NodeId(2)));
+    world.give(0, Input::Lost(NodeId(2), MessageType::MsgSnapshot));
     world.nodes[0].as_mut().unwrap().transfer_to(NodeId(2));
-    world.give(0, Input::Unreachable(NodeId(3)));
+    world.give(0, Input::Lost(NodeId(3), MessageType::MsgSnapshot));
     assert_eq!(message_of(&mut world).get_msg_type(), MessageType::MsgTimeoutNow);
     assert!(world.leads(0) && world.wire.is_empty());
 }
@@ -647,7 +647,7 @@ fn what_comes_during_a_hand_over_that_fails_is_proposed_after_it() {
     world.deliver();
     let times = |w: &World| w.committed[0].iter().filter(|(_, data)| *data == raw).count();
     assert_eq!(times(&world), 0);
-    world.give(0, Input::Unreachable(NodeId(3)));
+    world.give(0, Input::Lost(NodeId(3), MessageType::MsgSnapshot));
     world.deliver();
     assert_eq!(times(&world), 1);
 }
@@ -773,7 +773,7 @@ fn a_window_stays_full_until_appends_are_answered() {
     let leader = world.nodes[0].as_mut().unwrap();
     leader.set_message_bytes_max(1);
     leader.set_near(leader.status().last);
-    leader.step(Input::Unreachable(NodeId(3))).unwrap();
+    leader.step(Input::Lost(NodeId(3), MessageType::MsgSnapshot)).unwrap();
     let mut sent = 0;
     for _ in 0..100 {
         for i in 0..3 {

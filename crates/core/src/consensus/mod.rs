@@ -112,10 +112,9 @@ pub enum Input {
     /// How far the member's PostgreSQL is, as it reported itself.  A learner that lags, or that has nothing to show, is
     /// not made a voter.
     Position(NodeId, Option<LogIndex>),
-    /// A connection to this member broke; what was under way may be lost.
-    Unreachable(NodeId),
-    /// A message of this type to this member was not sent; what was sent before is still under way.
-    NotSent(NodeId, MessageType),
+    /// A message of this type to this member was not sent.  If the connection broke, which may have lost anything that
+    /// was under way, the type is that of a snapshot.
+    Lost(NodeId, MessageType),
     /// The log now has the entries that it refused to give raft ([`crate::replica::Store::take_fetched`]).
     Fetched(GetEntriesContext),
     /// This node is about to stop: if it leads, another member takes over.
@@ -361,11 +360,7 @@ impl<S: Storage> Consensus<S> {
                 self.positions.remove(&member);
                 Ok(())
             }
-            Input::Unreachable(peer) => {
-                self.lost(peer, MessageType::MsgSnapshot);
-                Ok(())
-            }
-            Input::NotSent(peer, what) => {
+            Input::Lost(peer, what) => {
                 self.lost(peer, what);
                 Ok(())
             }

@@ -67,7 +67,7 @@ use crate::placement::{Patience, Traffic};
 use crate::router::{AgentEvent, Context, Outbox, Router, Way};
 use crate::Checkpoint;
 use bytes::Bytes;
-use raft::eraftpb::MessageType;
+use raft::eraftpb::{EntryType, MessageType};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -155,6 +155,11 @@ pub struct Replica<S: Store, O> {
     /// Messages for which the peer's queue was full; Raft is told at the next opportunity.
     not_sent: Vec<(NodeId, MessageType)>,
     out: Output,
+}
+
+/// From the entry on, the configuration or the table of members may be another one.
+fn changes_conf(entry: &Committed) -> bool {
+    entry.members.is_some() || entry.kind != EntryType::EntryNormal
 }
 
 /// The context of `$replica`, now; it borrows all that it needs, but not the router.
@@ -271,7 +276,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 
     /// The connection to a peer broke; what was on its way may be lost.
     pub fn unreachable<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, host: &mut H) {
-        self.step(Input::Unreachable(peer), host);
+        self.step(Input::Lost(peer, MessageType::MsgSnapshot), host);
     }
 
     /// There is a new connection to a peer; what was sent before may be lost.
@@ -429,7 +434,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
         loop {
             for (peer, what) in std::mem::take(&mut self.not_sent) {
-                self.step(Input::NotSent(peer, what), host);
+                self.step(Input::Lost(peer, what), host);
             }
             // This ends: each round persists or hands on something, and nothing new comes in meanwhile.
             let mut out = std::mem::take(&mut self.out);
@@ -542,7 +547,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         host: &mut H,
     ) -> Result<(), H::Error> {
         let known = host.now();
-        for entry in committed {
+        let mut committed = committed.into_iter();
+        while let Some(entry) = committed.next() {
             self.bytes_since_checkpoint += entry.data.len() as u64;
             if entry.transaction().is_some() {
                 host.stage(Stage::Committed)?;
@@ -574,6 +580,10 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             };
             self.router.decided(entry.index, txn, decision, way, &context!(self, host));
             host.stage(Stage::Told)?;
+            // If large transactions follow each other closely, what is handed out at once ends between parts each time.
+            if self.checkpoint_waits && !committed.as_slice().iter().any(changes_conf) {
+                self.begin_checkpoint(entry.term, host)?;
+            }
         }
         self.router.feed_worker(&context!(self, host))?;
         host.stage(Stage::Fed)

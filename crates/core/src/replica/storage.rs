@@ -171,15 +171,19 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 
     /// The same, for a caller that encodes it later.
     pub fn frozen_checkpoint(&self) -> checkpoint::Frozen {
+        self.freeze(self.applied_term())
+    }
+
+    fn applied_term(&self) -> Term {
         let (index, term) = self.consensus.applied();
         assert_eq!(index, self.certifier.decided(), "everything handed out has been decided");
-        checkpoint::freeze(
-            term,
-            self.consensus.conf(),
-            self.consensus.members(),
-            &self.certifier,
-            &self.committed_indexes,
-        )
+        term
+    }
+
+    /// `term`: of the last entry that was decided.  What has been handed out behind it changes no configuration.
+    fn freeze(&self, term: Term) -> checkpoint::Frozen {
+        let (conf, members) = (self.consensus.conf(), self.consensus.members());
+        checkpoint::freeze(term, conf, members, &self.certifier, &self.committed_indexes)
     }
 
     /// The last durable checkpoint.
@@ -198,13 +202,26 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let share = |of: u64| of - of / 32 * (u64::from(self.id.0) % 8);
         let (entries_max, bytes_max) = (share(self.settings.checkpoint_entries), share(self.settings.checkpoint_bytes));
         let due = wanted || entries >= entries_max || self.bytes_since_checkpoint >= bytes_max;
-        self.checkpoint_waits = due && self.certifier.is_between_parts();
-        if !due || self.checkpoint_under_way || self.checkpoint_waits {
+        self.checkpoint_waits = false;
+        match due {
+            true => self.begin_checkpoint(self.applied_term(), host),
+            false => Ok(()),
+        }
+    }
+
+    /// See [`Replica::freeze`].
+    pub(super) fn begin_checkpoint<H: Host<Store = S, Outbox = O>>(
+        &mut self,
+        term: Term,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        self.checkpoint_waits = self.certifier.is_between_parts();
+        if self.checkpoint_waits || self.checkpoint_under_way {
             return Ok(());
         }
         self.checkpoint_under_way = true;
         self.bytes_since_checkpoint = 0;
-        host.write_checkpoint(self.frozen_checkpoint())
+        host.write_checkpoint(self.freeze(term))
     }
 
     /// A checkpoint up to `index`, with this configuration, is durable.

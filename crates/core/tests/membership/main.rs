@@ -316,7 +316,7 @@ fn a_preferred_member_that_comes_and_goes_holds_up_nothing_else() {
         w.cut.insert(1);
         for _ in 0..100 {
             for node in w.nodes.values_mut() {
-                node.step(Input::Unreachable(NodeId(1)));
+                node.step(Input::Lost(NodeId(1), MessageType::MsgSnapshot));
             }
             w.ticks(10);
             if done(w) {
@@ -368,7 +368,7 @@ fn a_member_behind_the_cut_gets_a_snapshot() {
         if sign {
             w.until("a snapshot is lost", |w| w.lose_snapshots == 0);
             let leader = w.has_leader();
-            w.nodes.get_mut(&leader).unwrap().step(Input::Unreachable(NodeId(3)));
+            w.nodes.get_mut(&leader).unwrap().step(Input::Lost(NodeId(3), MessageType::MsgSnapshot));
         }
         w.settle();
         assert_eq!(w.snapshots, 1);
