@@ -321,6 +321,10 @@ impl Checker {
         if !self.truth.contains_key(&txn) {
             self.fail(format!("{index} holds {txn}, which nobody proposed"));
         }
+        let members = self.tables.range(..=index).next_back();
+        if !members.is_some_and(|(_, members)| members.contains(txn.node)) {
+            self.fail(format!("{index} commits {txn} of a node that is no member"));
+        }
     }
 
     /// By this index nobody else has committed what the transaction has locked since, nor does a prepared one hold it.

@@ -78,6 +78,14 @@ pub enum InjectedBug {
     LearnerVotes,
     /// One node commits entries of nodes that are no longer members.
     AcceptNonMember,
+    /// All nodes do that.
+    AllAcceptNonMember,
+    /// A new term and a vote are written but not synced.
+    PromiseNotSynced,
+    /// No checkpoint is ever made.
+    NeverCheckpoints,
+    /// The log is never cut.
+    NeverCuts,
     /// The log is cut although members need it, and nobody is given a snapshot.
     CutWithoutSnapshot,
     /// A PostgreSQL that shows an entry which was left out goes on all the same.

@@ -26,6 +26,8 @@ use std::collections::VecDeque;
 
 /// How many of the last entries are kept in memory.
 const IN_MEMORY: u64 = 8;
+/// No more than this is cut at once, as the daemon removes only a few segments.
+const CUT_MAX: u64 = 500;
 
 #[derive(Clone)]
 struct Image {
@@ -110,6 +112,8 @@ struct Reading {
 pub struct SimLog {
     conf: Conf,
     written: Image,
+    /// Of what is written.
+    spans: Spans,
     safe: Image,
     tail: VecDeque<Write>,
     /// How many writes there have been, with those of the tail.
@@ -144,9 +148,12 @@ impl SimLog {
     }
 
     fn from(image: Image, checkpoint: Option<Bytes>) -> SimLog {
+        let mut spans = Spans::default();
+        image.entries.iter().for_each(|e| spans.append(LogIndex(e.index), e.get_entry_type(), &e.data));
         SimLog {
             conf: Conf::default(),
             written: image.clone(),
+            spans,
             safe: image,
             tail: VecDeque::new(),
             writes: 0,
@@ -196,14 +203,20 @@ impl SimLog {
         hard_state.commit = hard_state.commit.max(index.0);
         self.written = Image { before: (index.0, term.0), entries: VecDeque::new(), hard_state };
         self.safe = self.written.clone();
+        self.spans.clear();
         self.tail.clear();
     }
 
     pub fn write(&mut self, entries: &[Entry], hard_state: Option<&HardState>) {
         let write = Write { entries: entries.to_vec(), hard_state: hard_state.cloned(), state: WriteState::Dirty };
-        self.written.write(&write);
+        self.read_as_written(&write);
         self.tail.push_back(write);
         self.writes += 1;
+    }
+
+    fn read_as_written(&mut self, write: &Write) {
+        self.written.write(write);
+        write.entries.iter().for_each(|e| self.spans.append(LogIndex(e.index), e.get_entry_type(), &e.data));
     }
 
     /// The number of the last write, for [`SimLog::sync_to`].
@@ -260,12 +273,12 @@ impl SimLog {
             };
             if end == End::Process {
                 let state = if is_on_disk { WriteState::OnDisk } else { write.state };
-                left.written.write(write);
+                left.read_as_written(write);
                 left.tail.push_back(Write { state, ..write.clone() });
                 left.writes += 1;
             } else if is_on_disk {
                 left.safe.write(write);
-                left.written.write(write);
+                left.read_as_written(write);
             } else {
                 break;
             }
@@ -303,9 +316,19 @@ impl SimLog {
         LogIndex(self.written.last())
     }
 
-    /// The term in which the node is, as a read finds it.
-    pub fn own_term(&self) -> u64 {
-        self.written.hard_state.term
+    /// How many entries there are that need not be, if those above `upto` are needed.
+    pub fn needless(&self, upto: LogIndex) -> u64 {
+        self.spans.cut_to(upto).0.saturating_sub(self.written.before.0)
+    }
+
+    /// The term and the vote that are on disk for certain.
+    pub fn promised(&self) -> (u64, u64) {
+        (self.safe.hard_state.term, self.safe.hard_state.vote)
+    }
+
+    /// The same as a read finds them.
+    pub fn written_promise(&self) -> (u64, u64) {
+        (self.written.hard_state.term, self.written.hard_state.vote)
     }
 
     /// How many changes of the configuration this log has that a restart would not know to be committed.
@@ -370,13 +393,12 @@ impl Store for SimLog {
     }
 
     fn cut(&mut self, upto: LogIndex) -> onetrip_core::Result<()> {
+        let upto = if self.cuts_between_parts { upto } else { self.spans.cut_to(upto) };
+        let upto = upto.0.min(self.safe.last()).min(self.written.before.0 + CUT_MAX);
         // From both, since segments that are removed are gone for both.
-        let mut spans = Spans::default();
-        self.written.entries.iter().for_each(|e| spans.append(LogIndex(e.index), e.get_entry_type(), &e.data));
-        let upto = if self.cuts_between_parts { upto } else { spans.cut_to(upto) };
-        let upto = upto.0.min(self.safe.last());
         self.safe.cut(upto);
         self.written.cut(upto);
+        self.spans.cut(LogIndex(self.written.before.0));
         Ok(())
     }
 
@@ -480,7 +502,10 @@ impl Storage for SimLog {
 impl Log for SimLog {
     type Error = onetrip_core::Error;
     fn first_index(&self) -> LogIndex {
-        self.first_index()
+        match self.cuts_between_parts {
+            true => self.first_index(),
+            false => self.spans.readable_from(self.first_index()),
+        }
     }
     fn last_index(&self) -> LogIndex {
         self.last_index()

@@ -8,13 +8,16 @@ use crate::world::{Event, Machine, Phase, World, TICK};
 use onetrip_checker::{ClientOutcome, Time};
 use onetrip_core::certifier::Outcome;
 use onetrip_core::placement::{is_worth, Place};
-use onetrip_core::{LogIndex, NodeId};
+use onetrip_core::replica::Store;
+use onetrip_core::{LogIndex, MemberRole, NodeId};
 
 /// After healing, each region must have committed again within this time, and everything must be at rest within the
 /// same time after that.
 const LIVENESS: Micros = 60 * SECOND;
 /// If nothing has moved for this long, nothing is under way any more.
 const QUIET: Micros = 3 * SECOND;
+/// So many entries may have come since a node last looked whether a checkpoint is due.
+const SINCE_LAST_LOOK: u64 = 20;
 
 impl World {
     /// From the end of the safety phase on: does the cluster move, and is it at rest?
@@ -124,6 +127,43 @@ impl World {
         }
     }
 
+    /// Nothing grows for ever: at rest each node has a checkpoint that is new enough, and its log has no more than
+    /// somebody may need.
+    fn check_bounds(&mut self) {
+        let (o, members) = (&self.ctx.options, self.ctx.checker.newest_members());
+        // What a member needs no more of the log.
+        let safe_at = |id: NodeId| {
+            let m = self.machines.get(id.0 as usize - 1).filter(|m| m.is_here())?;
+            let checkpoint = m.node.as_ref()?.checkpoint();
+            Some((m.postgres.as_ref().map_or(checkpoint, |p| p.durable), checkpoint))
+        };
+        let of_all: Option<Vec<LogIndex>> = members.members.iter().map(|m| safe_at(m.id).map(|(at, _)| at)).collect();
+        // Who is lost and still a member may come back and need everything.
+        let of_all = of_all.and_then(|all| all.into_iter().min()).unwrap_or_default();
+        let mut failed = None;
+        for node in self.machines.iter().filter(|m| m.is_here()).filter_map(|m| m.node.as_ref()) {
+            let (id, decided, log) = (node.id, node.certifier().decided(), node.replica.consensus.log());
+            let Some((durable, checkpoint)) = safe_at(id) else { continue };
+            if decided.0 - checkpoint.0 > o.checkpoint_entries.saturating_add(SINCE_LAST_LOOK) {
+                let most = o.checkpoint_entries;
+                failed = Some(format!("node {id} ends at {decided} with a checkpoint at {checkpoint}: {most} at most"));
+            }
+            let own = durable.min(checkpoint);
+            let mut upto = own.min(of_all).0.saturating_sub(o.cut_margin);
+            let is_witness = members.get(id).is_some_and(|m| m.role == MemberRole::Witness);
+            if log.bytes() > o.log_entries_max && !is_witness {
+                upto = upto.max(own.0.min(log.index_leaving(o.log_entries_max).0));
+            }
+            let needless = log.needless(LogIndex(upto));
+            if needless > 0 {
+                let (first, last) = (log.first_index(), log.last_index());
+                failed =
+                    Some(format!("node {id} keeps {needless} entries that nobody needs: its log is {first} to {last}"));
+            }
+        }
+        failed.into_iter().for_each(|why| self.ctx.checker.fail(why));
+    }
+
     fn finish(&mut self) {
         self.phase = Phase::Over;
         if !self.leader_is_at_rest() {
@@ -153,6 +193,7 @@ impl World {
                 checker.fail(format!("node {} remembers other outcomes than the first", node.id));
             }
         }
+        self.check_bounds();
         for p in self.machines.iter_mut().filter_map(|m| m.postgres.as_mut()) {
             p.end_sessions(&mut self.ctx);
         }

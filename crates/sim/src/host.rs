@@ -9,10 +9,10 @@ use crate::rng::mix;
 use crate::trace;
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision, Limits};
-use onetrip_core::checkpoint::{self, Frozen};
+use onetrip_core::checkpoint::Frozen;
 use onetrip_core::consensus::{Committed, Consensus, Leadership, Message, Notice, Role};
 use onetrip_core::decide::decide;
-use onetrip_core::replica::{Host, RebuildFrom, Report, Stage};
+use onetrip_core::replica::{Host, RebuildFrom, Report, Stage, Store};
 use onetrip_core::row_locks::LockMessage;
 use onetrip_core::{level, Checkpoint, Entry, EntryId, LogIndex, Members, NodeId, Term, TxnId};
 use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
@@ -124,14 +124,18 @@ impl SimHost<'_> {
         Ok(())
     }
 
-    /// The injected bug: this node alone does not know that the entries of a member that has left are refused.
+    /// The injected bug: this node alone, or nobody, knows that the entries of a member that has left are refused.
     fn decide_for_non_member(
         &self,
         entry: &Committed,
         certifier: &mut Certifier,
         members: &mut Arc<Members>,
     ) -> Option<onetrip_core::Result<Option<(TxnId, Decision)>>> {
-        if self.ctx.options.bug != Some(InjectedBug::AcceptNonMember) || self.body.id != NodeId(1) {
+        let knows = match self.ctx.options.bug {
+            Some(InjectedBug::AcceptNonMember) => self.body.id != NodeId(1),
+            bug => bug != Some(InjectedBug::AllAcceptNonMember),
+        };
+        if knows {
             return None;
         }
         if let Some(after) = &entry.members {
@@ -170,13 +174,20 @@ impl SimHost<'_> {
         }
     }
 
-    /// Whoever speaks in a term has it on disk: otherwise it could lead in it twice.
+    /// Whoever speaks in a term has it on disk: otherwise it could lead in it twice.  And whoever gives a vote, also to
+    /// itself, has that on disk: otherwise it could give two.
     fn speaks(&mut self, message: &Message) {
-        let asks_what_if =
-            matches!(message.get_msg_type(), MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse);
-        if message.term > self.body.term_on_disk && !asks_what_if {
-            let (what, term, has) = (message.get_msg_type(), message.term, self.body.term_on_disk);
-            let why = format!("node {} says {what:?} in term {term}, and its disk has term {has}", self.body.id);
+        let (what, term) = (message.get_msg_type(), message.term);
+        let vote = match what {
+            MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse => return,
+            MessageType::MsgRequestVote => Some(message.from),
+            MessageType::MsgRequestVoteResponse if !message.reject => Some(message.to),
+            _ => None,
+        };
+        let (has, voted) = self.body.promised;
+        if term > has || vote.is_some_and(|vote| (term, vote) != (has, voted)) {
+            let id = self.body.id;
+            let why = format!("node {id} says {what:?} in term {term}, and its disk has term {has} and vote {voted}");
             self.ctx.checker.fail(why);
         }
     }
@@ -202,7 +213,8 @@ impl Host for SimHost<'_> {
         self.body.time(self.body.clock)
     }
 
-    fn stage(&mut self, _stage: Stage) -> Result<()> {
+    fn stage(&mut self, stage: Stage) -> Result<()> {
+        self.body.stage = stage;
         self.body.answer();
         match &mut self.body.fuse {
             Some(0) => Err(Stop::Crashed),
@@ -314,8 +326,12 @@ impl Host for SimHost<'_> {
 
     fn append(&mut self, log: &mut SimLog, entries: &[RaftEntry], hard_state: Option<&HardState>) -> Result<()> {
         self.check_room("disk full")?;
+        let before = log.written_promise();
         self.write(log, entries, hard_state);
         self.stage(Stage::BeforeWrite)?;
+        if self.ctx.options.bug == Some(InjectedBug::PromiseNotSynced) && log.written_promise() != before {
+            return Ok(());
+        }
         self.sync(log)
     }
 
@@ -326,7 +342,8 @@ impl Host for SimHost<'_> {
         hard_state: Option<&HardState>,
         number: u64,
     ) -> Result<bool> {
-        if !self.ctx.options.syncs_beside {
+        // One that syncs beside its work changes to and fro, as syncs take longer or shorter.
+        if !self.ctx.options.syncs_beside || self.ctx.rng.one_in(8) {
             return self.append(log, entries, hard_state).map(|()| true);
         }
         self.check_room("disk full")?;
@@ -346,8 +363,7 @@ impl Host for SimHost<'_> {
     fn install_checkpoint(&mut self, log: &mut SimLog, (index, term): (LogIndex, Term), raw: &Bytes) -> Result<()> {
         self.check_room("disk full")?;
         trace!(self.ctx, "n{} goes on from a checkpoint at {index} of term {term}", self.body.id);
-        log.save_checkpoint(checkpoint::installed(raw));
-        Ok(())
+        Ok(log.install_checkpoint(index, raw)?)
     }
 
     fn restart_log(
@@ -363,6 +379,12 @@ impl Host for SimHost<'_> {
     }
 
     fn write_checkpoint(&mut self, checkpoint: Frozen) -> Result<()> {
+        if self.body.stage == Stage::Told {
+            self.ctx.events.add("checkpoint between entries handed out at once");
+        }
+        if self.ctx.options.bug == Some(InjectedBug::NeverCheckpoints) {
+            return Ok(());
+        }
         let done = self.body.clock + self.ctx.rng.between(0, 200 * MS);
         let (index, conf) = (checkpoint.index(), checkpoint.conf().clone());
         self.body.departures.push((done, Departure::Checkpoint(index, conf, checkpoint.encode())));
@@ -430,7 +452,7 @@ impl Host for SimHost<'_> {
     }
 
     fn looks(&mut self, consensus: &mut Consensus<SimLog>, tick: u64) {
-        self.body.term_on_disk = consensus.log().own_term();
+        self.body.promised = consensus.log().promised();
         if !self.body.snapshots_leave.is_empty() {
             // A member that has got on without its snapshot may need another one.
             let matched: BTreeMap<NodeId, LogIndex> = consensus.status().matched.into_iter().collect();

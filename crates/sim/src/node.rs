@@ -13,7 +13,7 @@ use onetrip_core::agent::{Asked, ToPostgres};
 use onetrip_core::certifier::Certifier;
 use onetrip_core::consensus::{Committed, Config, EntryType, Message, Notice, Opened, Role};
 use onetrip_core::placement::Place;
-use onetrip_core::replica::{Answer, RebuildFrom, Replica, Report, RequestId, Settings};
+use onetrip_core::replica::{Answer, RebuildFrom, Replica, Report, RequestId, Settings, Stage};
 use onetrip_core::router::Router;
 use onetrip_core::row_locks::LockMessage;
 use onetrip_core::{level, Change, Checkpoint, Conf, EntryId, Level, LogIndex, Members, NodeId, Term};
@@ -154,8 +154,10 @@ pub struct Body {
     pub snapshots_leave: BTreeMap<NodeId, (Micros, Option<LogIndex>)>,
     pub overheard: Overheard,
     pub last_question: u64,
-    /// The term that its disk has.
-    pub term_on_disk: u64,
+    /// The term and the vote that its disk has.
+    pub promised: (u64, u64),
+    /// Where it was last.
+    pub stage: Stage,
     /// By how much its own clock goes on in a millisecond of the world, in microseconds.
     pub pace: u64,
 }
@@ -217,8 +219,8 @@ impl Node {
             has_postgres,
             checkpoint_entries: o.checkpoint_entries,
             checkpoint_bytes: u64::MAX,
-            cut_margin: o.cut_margin,
-            log_bytes_max: o.log_entries_max,
+            cut_margin: if o.bug == Some(InjectedBug::NeverCuts) { u64::MAX } else { o.cut_margin },
+            log_bytes_max: if o.bug == Some(InjectedBug::NeverCuts) { u64::MAX } else { o.log_entries_max },
             near_bytes: o.near_entries,
             leader_looks: o.leader_looks,
             leader_rest_ticks: LEADER_REST_TICKS,
@@ -274,7 +276,8 @@ impl Node {
             snapshots_leave: BTreeMap::new(),
             overheard: Overheard::default(),
             last_question: 0,
-            term_on_disk: 0,
+            promised: (0, 0),
+            stage: Stage::RoundDone,
             pace: ctx.options.pace(id),
         };
         let mut node = Node { id, replica, body, busy_until: ctx.now };
@@ -429,6 +432,11 @@ impl Node {
 
     pub fn certifier(&self) -> &Certifier {
         &self.replica.certifier
+    }
+
+    /// The last checkpoint that is durable.
+    pub fn checkpoint(&self) -> LogIndex {
+        self.replica.checkpoint()
     }
 
     pub fn log_first(&self) -> LogIndex {

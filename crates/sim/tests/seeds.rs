@@ -139,8 +139,30 @@ fn a_sync_error_passed_over_is_found() {
 }
 
 /// How a lost promise shows.
-const LOST: [&str; 6] =
-    ["panic", "the log is not one", "lead in term", "checkpoint stands", "ends at", "the history has anomalies"];
+const LOST: [&str; 7] = [
+    "panic",
+    "the log is not one",
+    "lead in term",
+    "checkpoint stands",
+    "ends at",
+    "the history has anomalies",
+    "and its disk has term",
+];
+
+#[test]
+fn a_term_or_a_vote_that_is_not_synced_is_found_without_a_loss_of_power() {
+    found(InjectedBug::PromiseNotSynced, 5, &["and its disk has term"]);
+}
+
+#[test]
+fn a_node_that_makes_no_checkpoints_is_found() {
+    found(InjectedBug::NeverCheckpoints, 20, &["with a checkpoint at"]);
+}
+
+#[test]
+fn a_log_that_is_not_cut_is_found() {
+    found(InjectedBug::NeverCuts, 20, &["entries that nobody needs"]);
+}
 
 #[test]
 fn a_log_that_believes_what_was_never_synced_is_found() {
@@ -199,6 +221,11 @@ fn a_learner_that_counts_itself_as_a_voter_is_found() {
 #[test]
 fn an_entry_of_a_removed_node_that_one_node_commits_is_found() {
     found(InjectedBug::AcceptNonMember, 400, &["the first Some(", "remembers other outcomes", "which is not"]);
+}
+
+#[test]
+fn an_entry_of_a_removed_node_that_all_nodes_commit_is_found() {
+    found(InjectedBug::AllAcceptNonMember, 400, &["of a node that is no member"]);
 }
 
 #[test]
@@ -375,6 +402,17 @@ fn the_format_level_is_raised_while_older_releases_come_and_go_in_some_seeds() {
         }
     }
     panic!("not enough of {wanted:?}: {events:?}");
+}
+
+/// Goal: large transactions that follow each other closely do not keep a node that is behind from its checkpoints.
+#[test]
+fn checkpoints_are_made_between_large_transactions_that_are_handed_out_at_once_in_some_seeds() {
+    let is_made = |seed| {
+        let options = Options::draw(seed, None);
+        let is_large = options.parts.whole_max != usize::MAX;
+        is_large && run(options, false).events.0.contains_key("checkpoint between entries handed out at once")
+    };
+    assert!((1..=500).any(is_made));
 }
 
 /// Goal: the same for prepared transactions.
