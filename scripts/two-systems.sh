@@ -121,7 +121,7 @@ statements() {
 
 # Whether all regions are equal, and no server crashed.  What is wrong goes to $1/regions.txt.
 judge_regions() {
-    local work=$1 i what name wrong=0
+    local work=$1 i what name said wrong=0
     : >"$work/regions.txt"
     "$work/onetrip" check --data "$work/nodes" --indexes --timeout 120 >"$work/check.txt" 2>&1 ||
         { wrong=1; echo "onetrip check: see check.txt"; tail -n 40 "$work/check.txt"; } >>"$work/regions.txt"
@@ -134,10 +134,12 @@ judge_regions() {
             diff "$work/${what%% *}-${regions[0]}" "$work/$name" >"$work/$name.diff" ||
                 { wrong=1; echo "$what differs between ${regions[0]} and ${regions[$i]}: $name.diff"; } >>"$work/regions.txt"
         done
-        if grep -aE "PANIC:|was terminated by signal" "$work/nodes/${regions[$i]}/postgres.log"; then
-            wrong=1
-            echo "a server crashed: region ${regions[$i]}"
-        fi >>"$work/regions.txt"
+        said=0
+        grep -aFf testdata/crash-marks "$work/nodes/${regions[$i]}.log" "$work/nodes/${regions[$i]}/postgres.log" \
+            >>"$work/regions.txt" || said=$?
+        # 1 says that nothing was found, and 2 that a log cannot be read.
+        [ $said = 1 ] ||
+            { wrong=1; echo "a server or a node crashed, or its log is missing: region ${regions[$i]}"; } >>"$work/regions.txt"
     done
     return $wrong
 }

@@ -31,9 +31,11 @@ work=$(mktemp -d /var/tmp/onetrip-test.XXXXXX)
 chmod 755 "$work"
 node=
 running=
+under_way=
 clean_up() {
     local status=$?
     trap - EXIT
+    [ -z "$under_way" ] || echo "test $under_way: FAILED at a command, after which no test can run: ${wrong:-see above}"
     [ -z "$running" ] || kill -TERM "$running" 2>/dev/null || true
     if [ -n "$node" ] && kill -TERM "$node" 2>/dev/null; then
         for _ in $(seq $((STOP_SECONDS * 10))); do
@@ -184,6 +186,7 @@ run() {
     # Tests that were never run have failed too.
     failed=$((failed + $# - ok))
     if [ $status -ne 0 ]; then
+        [ "$ok" -lt $# ] || { failed=$((failed + 1)); echo "$name: all tests are ok, and yet it ended with status $status"; }
         if [ -s "$work/$name/regression.diffs" ]; then
             cat "$work/$name/regression.diffs"
         else
@@ -228,21 +231,28 @@ if [ -z "${TESTS:-}${SPECS:-}" ]; then
     examples ../../docs/functions.md
 fi
 
-# The tests that stop and start the node: each is a script that runs in this shell, and sets `wrong` if it fails.
+# The tests that stop and start the node: each is a script that runs in this shell.  It sets `wrong` if it fails, or
+# `unchecked` if it cannot run here; and a command that fails ends everything, since nobody knows what is left of the node.
 restarts=${RESTARTS:-$(names t sh)}
 [ "$restarts" = none ] && restarts=
 if [ -n "${TESTS:-}${SPECS:-}" ] && [ -z "${RESTARTS:-}" ]; then
     restarts=
 fi
 for test in $restarts; do
+    wrong= unchecked= under_way=$test
+    # Not as a condition, in which bash would go on after a command that fails.
     # shellcheck disable=SC1090
-    if wrong=; . "t/$test.sh"; [ -z "$wrong" ]; then
-        echo "test $test: ok"
-        passed=$((passed + 1))
-    else
+    . "t/$test.sh"
+    under_way=
+    if [ -n "$wrong" ]; then
         echo "test $test: FAILED"
         echo "$wrong"
         failed=$((failed + 1))
+    elif [ -n "$unchecked" ]; then
+        echo "test $test: NOT CHECKED: $unchecked"
+    else
+        echo "test $test: ok"
+        passed=$((passed + 1))
     fi
 done
 
@@ -253,13 +263,14 @@ if ! kill -0 "$node" 2>/dev/null; then
 fi
 # The postmaster logs a crash only after the core file is written.
 [ "$failed" -eq 0 ] || sleep 3
+crash_marks=../../testdata/crash-marks
+cat "$work/node.log" "$work/nodes/here/postgres.log" >"$work/logs"
 # t/ kills servers on purpose, by SIGKILL.
-crashed="PANIC:|was terminated by signal|Sanitizer|runtime error:"
-if grep -aE "$crashed" "$work/node.log" "$work/nodes/here/postgres.log" | grep -v "signal 9: Killed"; then
+if grep -aFf "$crash_marks" "$work/logs" | grep -v "signal 9: Killed"; then
     failed=$((failed + 1))
     echo "the server crashed during the tests"
     # What the process was running, and where in it.
-    grep -aE -B 4 -A 2 "$crashed" "$work/nodes/here/postgres.log" | grep -v "signal 9: Killed" | cut -c 1-300 | tail -n 60
+    grep -aF -B 4 -A 2 -f "$crash_marks" "$work/nodes/here/postgres.log" | grep -v "signal 9: Killed" | cut -c 1-300 | tail -n 60
     for core in "$work"/nodes/here/postgres/core*; do
         [ -e "$core" ] || continue
         gdb -batch -ex "backtrace 18" "$bin_dir/postgres" "$core" 2>/dev/null | grep '^#' | cut -c 1-160

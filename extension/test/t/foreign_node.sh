@@ -23,4 +23,6 @@ if [ "$(id -u)" -eq 0 ]; then
 "
     kill "$foreign" "$root"
     wait "$foreign" "$root" 2>/dev/null || true
+else
+    unchecked="only root can start a process of another user"
 fi

@@ -30,6 +30,8 @@ many() {
            IF i % 500 = 0 THEN COMMIT; END IF; END LOOP; END \$\$"
 }
 many CREATE
+those="SELECT count(*) FROM pg_class WHERE relnamespace = 'slot'::regnamespace AND relname LIKE 'many\_%'"
+expect "many" "$those" "6000"
 
 stop_node
 printf '%s\n' "onetrip.sequence_slot = 3" "max_locks_per_transaction = 10" >>"$conf"
@@ -60,4 +62,5 @@ said=$(grep -ac "now give the values of slot 3 of 8" "$work/nodes/here/postgres.
 [ "$said" = 1 ] || wrong="${wrong}the server's log says $said times, not once, that sequences give the values of slot 3
 "
 many DROP
+expect "many are dropped" "$those" "0"
 query "SET client_min_messages = warning; DROP SCHEMA slot CASCADE"
