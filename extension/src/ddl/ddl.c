@@ -408,7 +408,7 @@ ddl_note_truncated(void)
 
 		SET_LOCKTAG_RELATION(tag, MyDatabaseId, lfirst_oid(lc));
 		/* while it waited, the name may have become another table's */
-		if (!OT_LOCK_HELD_BY_ME(&tag, AccessExclusiveLock))
+		if (!OT_LOCK_IS_HELD_BY_ME(&tag, AccessExclusiveLock))
 			continue;
 		if (ot_contents_of_travel(lfirst_oid(lc)))
 			travelling = lappend_oid(travelling, lfirst_oid(lc));
