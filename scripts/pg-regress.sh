@@ -136,7 +136,7 @@ END
 # link_socket FOLDER PORT
 sockets=()
 link_socket() {
-    as_user ln -sf "$1/.s.PGSQL.$2" /var/run/postgresql/ || return 0
+    as_user ln -sf "$1/.s.PGSQL.$2" /var/run/postgresql/ || fail "dblink and postgres_fdw would find no server"
     sockets+=("/var/run/postgresql/.s.PGSQL.$2")
 }
 trap 'rm -f "${sockets[@]}"; stop_all || true' EXIT
@@ -247,7 +247,13 @@ compare() {
     local suite=$1 work=$dir/$1 test diff seen why wrong=0
     rm -rf "$work/diffs"
     mkdir -p "$work/diffs"
-    for test in $(tests_of "$suite"); do
+    tests_of "$suite" >"$work/tests"
+    # A module that is not installed, or whose Makefile cannot be read, would not be missed otherwise.
+    if [ "$(grep -c . "$work/tests")" -lt 110 ]; then
+        wrong=1
+        say "$suite: only $(grep -c . "$work/tests") tests"
+    fi
+    for test in $(<"$work/tests"); do
         same "$suite" "$test" && continue
         diff=$work/diffs/${test//\//.}
         diff "$work/plain/results/$test.out" "$work/cluster/results/$test.out" >"$diff" 2>&1 || true

@@ -13,4 +13,4 @@ if [ "$(id -u)" = 0 ] && ! setpriv --reuid=nobody --regid=nogroup --clear-groups
 fi
 scripts/postgres-copy.sh "$copy" STOP_POINTS=1
 export ONETRIP_POSTGRES_BIN=$copy/usr/lib/postgresql/15/bin
-exec cargo test --release --locked -p onetrip-lab --test cluster outcomes -- --ignored --test-threads=1 --nocapture
+exec scripts/cargo-test.sh --release --locked -p onetrip-lab --test cluster outcomes -- --ignored --test-threads=1 --nocapture

@@ -25,9 +25,13 @@ trap clean_up EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
 
-# Three ports that are free.
+# Three ports that are free, below those that the kernel gives to outgoing connections.
 mapfile -t ports < <(perl -MIO::Socket::INET -e '
-    my @open = map { IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1") or die } 1 .. 3;
+    my @open;
+    while (@open < 3) {
+        my $socket = IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1", LocalPort => 10_000 + int rand 20_000);
+        push @open, $socket if $socket;
+    }
     print $_->sockport, "\n" for @open')
 
 # The page as a script: each block of commands, and after it a comparison with the block of output that follows it.
