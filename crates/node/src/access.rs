@@ -158,7 +158,7 @@ fn load_or_draw(file: &Path) -> Result<String> {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             let token = hex(&secret::draw()?);
-            crate::disk::replace_file(file, &format!("{token}\n"), 0o600)?;
+            crate::disk::write_private(file, format!("{token}\n").as_bytes())?;
             return Ok(token);
         }
         Err(e) => return Err(wrong(format!("cannot be read: {e}"))),

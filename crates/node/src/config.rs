@@ -247,13 +247,13 @@ impl NodeConfig {
         Ok(config)
     }
 
-    /// Writes `node.toml` into `data_dir`, which must exist.
+    /// Writes `node.toml` into `data_dir`, which must exist.  Only its owner can read it.
     pub fn save(&self) -> Result<()> {
         let file = self.data_dir.join(FILE_NAME);
         let wrong = |why: String| Error::Config { file: file.clone(), why };
         self.validate().map_err(wrong)?;
         let text = toml::to_string(self).map_err(|e| wrong(e.to_string()))?;
-        crate::disk::replace_file(&file, &text, 0o666)
+        crate::disk::write_private(&file, text.as_bytes())
     }
 
     /// `Err`: what is wrong with it, in a sentence.

@@ -44,6 +44,21 @@ fn a_configuration_comes_back_as_it_was_saved() {
     assert_eq!(config.postgres.unwrap().database, "onetrip");
 }
 
+/// Goal: whoever may pass through the node's folder, to connect to its PostgreSQL, does not read its secret.
+#[test]
+fn only_its_user_reads_a_configuration() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = load(GOOD).unwrap();
+    config.data_dir = dir.path().to_owned();
+    config.save().unwrap();
+    let mode = || std::fs::metadata(dir.path().join("node.toml")).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o600);
+    std::fs::set_permissions(dir.path().join("node.toml"), PermissionsExt::from_mode(0o644)).unwrap();
+    config.save().unwrap();
+    assert_eq!(mode(), 0o600);
+}
+
 #[test]
 fn each_mistake_is_named() {
     let cases = [

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{bail, Context, Result};
 use onetrip_core::{LogIndex, NodeId, RegionId};
 use onetrip_node::config::KeySeed;
+use onetrip_node::disk::write_whole;
 use serde::{Deserialize, Serialize};
 
 pub const MANIFEST: &str = "manifest.json";
@@ -70,20 +71,8 @@ impl Manifest {
     /// Durable on return: from now on the folder is a backup.
     pub fn save(&self, backup: &Path) -> Result<()> {
         let text = serde_json::to_vec_pretty(self)?;
-        write_durably(&backup.join(MANIFEST), &text)
+        Ok(write_whole(&backup.join(MANIFEST), &text)?)
     }
-}
-
-/// Writes the file under another name first, so that it is complete or absent, and durable on return.
-pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<()> {
-    let unfinished = path.with_extension("unfinished");
-    let write = || -> std::io::Result<()> {
-        std::fs::write(&unfinished, bytes)?;
-        std::fs::File::open(&unfinished)?.sync_all()?;
-        std::fs::rename(&unfinished, path)?;
-        std::fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
-    };
-    write().with_context(|| format!("write {}", path.display()))
 }
 
 pub fn now_ms() -> u64 {

@@ -24,6 +24,7 @@ use onetrip_client::{complain, say};
 use onetrip_core::{Checkpoint, LogIndex, Term};
 use onetrip_node::archive::{self, Identity, LastBackup, Previous, Writer};
 use onetrip_node::config::{NodeConfig, PostgresConfig};
+use onetrip_node::disk::write_whole;
 use onetrip_node::postgres::{become_user, prepare_folder, BaseBackup, ROOT_BECOMES, SEARCH_PATH};
 
 use serde_json::{json, Value};
@@ -150,7 +151,7 @@ async fn make(config: &NodeConfig, postgres: &PostgresConfig, to: &Path) -> Resu
     let finished = manifest::now_ms();
     copy_log(config, (index, term), position, finished, to)?;
     drop(from);
-    manifest::write_durably(&to.join(manifest::CHECKPOINT), &raw)?;
+    write_whole(&to.join(manifest::CHECKPOINT), &raw)?;
     let manifest = Manifest {
         format: Manifest::FORMAT,
         onetrip_version: env!("CARGO_PKG_VERSION").to_string(),
@@ -314,7 +315,7 @@ fn note_in_archive(config: &NodeConfig, manifest: &Manifest) {
     };
     let written = serde_json::to_vec_pretty(&note)
         .map_err(anyhow::Error::from)
-        .and_then(|text| manifest::write_durably(&archive.folder.join(archive::LAST_BACKUP_FILE), &text));
+        .and_then(|text| Ok(write_whole(&archive.folder.join(archive::LAST_BACKUP_FILE), &text)?));
     if let Err(e) = written {
         complain!("onetrip: the backup is complete, but it could not be noted in the archive: {e:#}");
     }

@@ -38,7 +38,7 @@ use thread::Ended;
 
 const IDENTITY_FILE: &str = "archive.json";
 /// The same before it has its name.
-const IDENTITY_UNFINISHED: &str = "archive.new";
+const IDENTITY_UNFINISHED: &str = "archive.json.unfinished";
 /// In the node's folder: the folder of the archive, once there is one.
 const CLAIMED_FILE: &str = "archive.claimed";
 /// Names the entries that are missing; if there are several gaps, those of the last one.

@@ -1,12 +1,11 @@
 //! The checkpoint: one file, always replaced as a whole, except for the two bytes that say whether it was made here.
 
-use super::sync_dir;
+use super::{remove, rename, write_new};
 use crate::error::{Error, Result};
 use bytes::Bytes;
 use onetrip_core::certifier::Limits;
 use onetrip_core::{checkpoint, Checkpoint, LogIndex};
 use std::fs::File;
-use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -59,8 +58,8 @@ impl CheckpointFile {
     /// Durable on return; a crash on the way leaves the old one.  `index`: the last entry that it covers.  Only one
     /// caller at a time.
     pub fn save(&self, index: LogIndex, raw: &[u8]) -> Result<()> {
-        let temporary = temporary_of(&self.path);
-        write_new(&temporary, raw, None)?;
+        let temporary = self.path.with_extension("new");
+        write_new(&temporary, raw, 0o666, |_| Ok(()))?;
         self.replace(index, &temporary)
     }
 
@@ -69,7 +68,8 @@ impl CheckpointFile {
     pub fn prepare(&self, raw: &[u8]) -> Result<()> {
         let mut prepared = self.prepared.lock().expect("no code that holds this lock panics");
         *prepared = None;
-        write_new(&self.prepared_path(), raw, Some(checkpoint::installed_origin()))?;
+        let mark = |file: &File| file.write_all_at(&checkpoint::installed_origin(), checkpoint::ORIGIN_AT as u64);
+        write_new(&self.prepared_path(), raw, 0o666, mark)?;
         *prepared = Some(name_of(raw));
         Ok(())
     }
@@ -116,48 +116,6 @@ impl CheckpointFile {
             file.sync_all()
         };
         write().map_err(Error::disk(&self.path, "write"))
-    }
-}
-
-/// Replaces a file: all of the new content is there, durably, or all of the old.  Who may read it stays as it was.
-pub fn write_whole(path: &Path, raw: &[u8]) -> Result<()> {
-    let temporary = temporary_of(path);
-    write_new(&temporary, raw, None)?;
-    if let Ok(old) = std::fs::metadata(path) {
-        std::fs::set_permissions(&temporary, old.permissions())
-            .map_err(Error::disk(&temporary, "set permissions of"))?;
-    }
-    rename(&temporary, path)
-}
-
-fn temporary_of(path: &Path) -> PathBuf {
-    path.with_extension("new")
-}
-
-/// Writes a file that is durable except for its name.  An existing file of this name is removed first, so a thread that
-/// still writes to that one does no harm.
-fn write_new(path: &Path, raw: &[u8], origin: Option<[u8; 2]>) -> Result<()> {
-    remove(path)?;
-    let write = || -> std::io::Result<()> {
-        let mut file = File::create_new(path)?;
-        file.write_all(raw)?;
-        if let Some(origin) = origin {
-            file.write_all_at(&origin, checkpoint::ORIGIN_AT as u64)?;
-        }
-        file.sync_all()
-    };
-    write().map_err(Error::disk(path, "write"))
-}
-
-fn rename(from: &Path, to: &Path) -> Result<()> {
-    std::fs::rename(from, to).map_err(Error::disk(to, "renaming"))?;
-    sync_dir(to.parent().unwrap_or(Path::new(".")))
-}
-
-fn remove(path: &Path) -> Result<()> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::disk(path, "removing the file")(e)),
-        _ => Ok(()),
     }
 }
 

@@ -16,8 +16,8 @@
 //! The file: the number of the first record, what marks begin with, and a CRC-32 in hexadecimal.  It is there while the
 //! log is open for writing, and after a crash.
 
-use super::checkpoint::write_whole;
 use super::sync_dir;
+use super::write_whole;
 use crate::error::{Error, Result};
 use std::path::Path;
 

@@ -404,7 +404,7 @@ impl RaftLog {
         Life::end(&self.dir)?;
         let body = format!("{} {}", self.next_record, self.last());
         let line = format!("{body} {:08x}\n", crc32fast::hash(body.as_bytes()));
-        super::checkpoint::write_whole(&self.dir.join(CLOSED_FILE), line.as_bytes())
+        super::write_whole(&self.dir.join(CLOSED_FILE), line.as_bytes())
     }
 
     fn active(&mut self) -> &mut Segment {

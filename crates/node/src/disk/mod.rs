@@ -19,7 +19,7 @@ mod spare;
 mod starts;
 mod syncer;
 
-pub use checkpoint::{write_whole, CheckpointFile};
+pub use checkpoint::CheckpointFile;
 #[cfg(feature = "lab")]
 pub(crate) use life::LIFE_FILE;
 pub(crate) use log::segment_numbers;
@@ -29,27 +29,57 @@ pub(crate) use log::CLOSED_FILE;
 pub use starts::StartsFile;
 
 use crate::error::{Error, Result};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 /// Makes the creation, renaming or removal of files in `dir` durable.
 pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|d| d.sync_all()).map_err(Error::disk(dir, "fsync of the folder"))
 }
 
-/// Replaces a small file, durably: after a crash it is there as a whole, or as it was.  It has this mode from its first
-/// byte on.
-pub(crate) fn replace_file(file: &Path, text: &str, mode: u32) -> Result<()> {
-    let unfinished = file.with_extension("unfinished");
-    let write = || {
-        let _ = std::fs::remove_file(&unfinished);
-        let mut opened = File::options().create_new(true).write(true).mode(mode).open(&unfinished)?;
-        opened.write_all(text.as_bytes())?;
-        opened.sync_all()?;
-        std::fs::rename(&unfinished, file)
+/// Replaces a file: all of the new content is there, durably, or all of the old.  Who may read it stays as it was.
+pub fn write_whole(file: &Path, raw: &[u8]) -> Result<()> {
+    replace(file, raw, std::fs::metadata(file).ok().map(|old| old.permissions()))
+}
+
+/// The same for a file that only its owner may read, from its first byte on.
+pub(crate) fn write_private(file: &Path, raw: &[u8]) -> Result<()> {
+    replace(file, raw, Some(Permissions::from_mode(0o600)))
+}
+
+fn replace(file: &Path, raw: &[u8], permissions: Option<Permissions>) -> Result<()> {
+    // Behind the whole name: with another ending it could be the name of something else.
+    let mut unfinished = file.as_os_str().to_owned();
+    unfinished.push(".unfinished");
+    let unfinished = PathBuf::from(unfinished);
+    let mode = if permissions.is_some() { 0o600 } else { 0o666 };
+    write_new(&unfinished, raw, mode, |written| permissions.map_or(Ok(()), |like| written.set_permissions(like)))?;
+    rename(&unfinished, file)
+}
+
+/// Writes a file that is durable except for its name; `finish` may change it before that.  An existing file of this
+/// name is removed first, so a thread that still writes to that one does no harm.
+fn write_new(path: &Path, raw: &[u8], mode: u32, finish: impl FnOnce(&File) -> std::io::Result<()>) -> Result<()> {
+    remove(path)?;
+    let write = || -> std::io::Result<()> {
+        let mut file = File::options().create_new(true).write(true).mode(mode).open(path)?;
+        file.write_all(raw)?;
+        finish(&file)?;
+        file.sync_all()
     };
-    write().map_err(Error::disk(file, "writing"))?;
-    sync_dir(file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))
+    write().map_err(Error::disk(path, "write"))
+}
+
+fn rename(from: &Path, to: &Path) -> Result<()> {
+    std::fs::rename(from, to).map_err(Error::disk(to, "renaming"))?;
+    sync_dir(to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::disk(path, "removing the file")(e)),
+        _ => Ok(()),
+    }
 }

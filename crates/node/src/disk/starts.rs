@@ -4,7 +4,7 @@
 //! durable here before the node welcomes PostgreSQL.  One line: the incarnations, oldest first, and a CRC-32 of them,
 //! all in hexadecimal.
 
-use super::checkpoint::write_whole;
+use super::write_whole;
 use crate::error::{Error, Result};
 use std::path::PathBuf;
 

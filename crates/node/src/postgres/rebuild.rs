@@ -588,6 +588,20 @@ mod tests {
         assert_eq!(which(&places.data).unwrap(), "copy");
     }
 
+    /// Goal: however the note of where the folder is comes to be written, nothing with the name of a copy is touched.
+    #[test]
+    fn a_note_is_no_copy() {
+        let node_folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| node_folder.path().join(name);
+        fs::create_dir(path("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", path("postgres")).unwrap();
+        let names = ["unfinished", "new", "keep", "kept", "gone", "old"].map(|end| path(&format!("postgres.{end}")));
+        names.iter().for_each(|name| fs::write(name, "other").unwrap());
+        note_place(node_folder.path()).unwrap();
+        assert!(path(ELSEWHERE_FILE).exists());
+        names.iter().for_each(|name| assert_eq!(fs::read_to_string(name).ok().as_deref(), Some("other"), "{name:?}"));
+    }
+
     /// Goal: while PostgreSQL cannot read this node's settings in the copy, the old folder is there, with what they
     /// include.
     #[tokio::test]

@@ -233,7 +233,7 @@ fn verify(certificate: &CertificateDer<'_>, authority: &CertificateDer<'static>,
 
 /// Only its owner can read it.
 fn write_private(file: &Path, text: &str) -> Result<()> {
-    crate::disk::replace_file(file, text, 0o600)
+    crate::disk::write_private(file, text.as_bytes())
 }
 
 #[cfg(test)]
