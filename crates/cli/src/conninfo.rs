@@ -86,7 +86,7 @@ struct Target {
 
 impl Target {
     fn of(conninfo: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Target> {
-        let wrong = |why: &str| BadUsage(format!("the connection string {:?}: {why}", without_password(conninfo)));
+        let wrong = |why: &str| BadUsage(format!("the connection string {:?}: {why}", without_secrets(conninfo)));
         let (own, rest) = split(conninfo).map_err(|why| wrong(&why))?;
         let mut config: Config = rest.parse().map_err(|e: tokio_postgres::Error| {
             let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
@@ -195,7 +195,11 @@ fn pairs(conninfo: &str) -> Result<Pairs, String> {
         let end = rest.find(|c: char| c == '=' || c.is_whitespace()).unwrap_or(rest.len());
         let key = rest[..end].to_string();
         let after = rest[end..].trim_start().strip_prefix('=');
-        let after = after.filter(|_| !key.is_empty()).ok_or_else(|| format!("no = behind {key:?}"))?.trim_start();
+        // What has none may be the rest of a password with a space in it.
+        let before =
+            || pairs.last().map_or(String::new(), |(before, _): &(String, String)| format!(" behind that of {before}"));
+        let after =
+            after.filter(|_| !key.is_empty()).ok_or_else(|| format!("a value{} has no name", before()))?.trim_start();
         let quoted = after.starts_with('\'');
         let mut chars = after[usize::from(quoted)..].chars();
         let mut value = String::new();
@@ -234,10 +238,11 @@ fn percent_decoded(text: &str) -> Option<String> {
 }
 
 /// For messages.
-pub fn without_password(conninfo: &str) -> String {
+pub fn without_secrets(conninfo: &str) -> String {
+    const SHOWN: [&str; 6] = ["host", "hostaddr", "port", "dbname", "user", "sslmode"];
     match (pairs(conninfo), conninfo.contains("://")) {
         (Ok(pairs), false) => {
-            let shown = pairs.iter().filter(|(key, _)| key != "password");
+            let shown = pairs.iter().filter(|(key, _)| SHOWN.contains(&key.as_str()));
             shown.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
         }
         _ => "...".into(),
@@ -376,6 +381,26 @@ mod tests {
         ] {
             let said = format!("{:#}", target(bad).err().expect(bad));
             assert!(said.contains(why) && !said.contains("secret"), "{bad}: {said}");
+        }
+    }
+
+    #[test]
+    fn an_error_shows_where_it_connects_and_no_secret() {
+        for (conninfo, shown) in [
+            ("host=a port=1 password=secret", "host=a port=1"),
+            (
+                "host=a user=u dbname=d sslmode=verify-full sslcert=c sslkey=k sslpassword=secret",
+                "host=a user=u dbname=d sslmode=verify-full",
+            ),
+            ("hostaddr=10.0.0.1 passfile=secret options='-c x=secret'", "hostaddr=10.0.0.1"),
+            ("host=a password=se cret", "..."),
+            ("postgres://u:secret@h/d?sslpassword=secret", "..."),
+        ] {
+            assert_eq!(without_secrets(conninfo), shown);
+        }
+        for bad in ["host=a sslpassword=secret nonsense=1", "host=a password=my secret", "host=a password='secret"] {
+            let said = format!("{:#}", target(bad).err().expect(bad));
+            assert!(!said.contains("secret"), "{bad}: {said}");
         }
     }
 

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::Client;
 
-use crate::conninfo::without_password;
+use crate::conninfo::without_secrets;
 
 /// How far N lies ahead of the nodes, at the first try and at most: the log grows while the nodes are asked.
 const AHEAD_MIN: i64 = 1;
@@ -64,7 +64,7 @@ pub async fn at_one_position(conninfos: &[String], timeout: Duration) -> Result<
         let client = connect(conninfo).await?;
         let region = client.query_one("select current_setting('onetrip.region')", &[]).await;
         let region: String =
-            region.with_context(|| format!("ask {} for its region", without_password(conninfo)))?.get(0);
+            region.with_context(|| format!("ask {} for its region", without_secrets(conninfo)))?.get(0);
         regions.push(region);
         watchers.push(client);
     }
