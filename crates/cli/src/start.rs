@@ -19,7 +19,7 @@ use crate::BadUsage;
 
 /// Run a node and its PostgreSQL in the foreground
 ///
-/// SIGTERM or SIGINT (Ctrl-C) shuts down both in order. Logs go to standard error; RUST_LOG chooses how much is logged
+/// SIGTERM or SIGINT (Ctrl-C) shuts down both in order, and so does a closed terminal (not with `nohup`). Logs go to standard error; RUST_LOG chooses how much is logged
 /// (default: info).
 #[derive(Args)]
 pub struct StartArgs {
@@ -85,16 +85,16 @@ pub fn foreground(config: NodeConfig, how: Foreground) -> Result<ExitCode> {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
         // A closed terminal stops the node as Ctrl-C does; otherwise its PostgreSQL would keep running without it.  Any
-        // other SIGHUP has it read its settings again.
+        // other SIGHUP has it read its settings again, and so does each if the node is to outlive its terminal.
+        let ends_with_terminal = has_terminal() && !ignores_hangup();
         let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
-        let had_terminal = has_terminal();
         let (reload, reloads) = mpsc::channel(1);
         let shutdown = async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
                 () = async {
-                    while hangup.recv().await.is_some() && (!had_terminal || has_terminal()) {
+                    while hangup.recv().await.is_some() && (!ends_with_terminal || has_terminal()) {
                         // One that waits will read everything anew.
                         let _ = reload.try_send(());
                     }
@@ -116,6 +116,14 @@ pub fn foreground(config: NodeConfig, how: Foreground) -> Result<ExitCode> {
 /// Whether this process has a terminal that controls it; one that was closed does not count.
 fn has_terminal() -> bool {
     std::fs::File::open("/dev/tty").is_ok()
+}
+
+/// Whether this process was started so, as by `nohup`; to be asked before it handles the signal.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // A bit for each signal, that of number 1 first.
+    ignored.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & 1 == 1))
 }
 
 async fn stdin_closed() {

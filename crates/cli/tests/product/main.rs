@@ -3,6 +3,7 @@
 
 mod backups;
 mod encrypted;
+mod terminal;
 
 use std::io::BufRead;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
