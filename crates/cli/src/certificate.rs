@@ -60,7 +60,7 @@ pub fn run(args: &CertificateArgs) -> Result<ExitCode> {
         Some(given) => given,
         None => Authority::load_for_node(&folder, &node.cluster)?,
     };
-    let issued = authority.issue_at(node.node, &node.addresses());
+    let issued = authority.issue_at(node.node, &node.addresses()?);
     let issued = issued.context("name the folder that has the key with --authority")?;
     // A node without the key does not get it.
     let kept = if Authority::key_is_in(&folder) {

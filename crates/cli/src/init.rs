@@ -325,45 +325,29 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
         }
         let (host, peer_port, http_port, postgres_port) = places[index];
         nodes.push(NodeConfig {
-            cluster: cluster.clone(),
-            node: id(index)?,
-            region: RegionId::from(region.name.as_str()),
-            listen: SocketAddr::new(host, peer_port),
-            http: SocketAddr::new([127, 0, 0, 1].into(), http_port),
             preferred_leader: topology.preferred_leader().into(),
-            window_entries: onetrip_core::certifier::Limits::default().window_entries,
             sequence_stride: stride,
             sequence_slot: if stride == 1 { 0 } else { u32::try_from(index)? },
-            max_entry_bytes: 256 << 20,
             lab: args.lab.asked(),
             tls,
-            http_anywhere: false,
-            http_tls: false,
-            http_certificate: None,
-            http_key: None,
-            traces: None,
             one_way_ms,
-            postgres: Some(PostgresConfig {
-                port: postgres_port,
-                bin_dir: bin_dir.to_path_buf(),
-                database: database.clone(),
-                listen: "127.0.0.1".to_string(),
-                user: Some(args.user.clone()),
-                read_only: false,
-                read_only_without_majority: false,
-            }),
-            archive: None,
-            memory: Default::default(),
+            postgres: Some(PostgresConfig::new(
+                postgres_port,
+                bin_dir.to_path_buf(),
+                database.clone(),
+                args.user.clone(),
+            )),
             members,
-            log_bytes_max: 4 << 30,
             level: onetrip_core::level::KNOWN,
-            key_seed: KeySeed::default(),
-            data_dir: data.join(&region.name),
+            data_dir: data.join(region.as_str()),
+            ..NodeConfig::new(cluster.clone(), id(index)?, region, listen, http)
         });
     }
     Ok(nodes)
 }
 
+        let region = RegionId::from(region.name.as_str());
+        let (listen, http) = (SocketAddr::new(host, peer_port), SocketAddr::new([127, 0, 0, 1].into(), http_port));
 /// The cluster's certificate authority, if its nodes use certificates.
 fn authority(args: &InitArgs, nodes: &[NodeConfig]) -> Result<Option<Authority>> {
     let Some(node) = nodes.iter().find(|node| node.tls) else { return Ok(None) };
@@ -399,7 +383,7 @@ fn make_one(node: &NodeConfig, authority: Option<&Authority>, keep_key: bool, le
     let folder = &node.data_dir;
     std::fs::create_dir(folder).with_context(|| format!("make {}", folder.display()))?;
     if let Some(authority) = authority {
-        let issued = authority.issue_at(node.node, &node.addresses())?;
+        let issued = authority.issue_at(node.node, &node.addresses()?)?;
         match keep_key {
             true => {
                 let certificate = Authority::without_key(&node.cluster, authority.certificate_pem())?;

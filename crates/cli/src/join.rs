@@ -4,7 +4,6 @@
 //! and runs the node.  The node then copies a member's PostgreSQL and catches up by itself, while the command shows its
 //! progress.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -133,10 +132,10 @@ fn prepare(args: &JoinArgs, token: &JoinToken, data: &Path) -> Result<NodeConfig
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     let reply = runtime.block_on(join::request_join(&args.from, token, request))?;
     let config = config(args, &reply, &place, data)?;
-    reply.write_tls(data)?;
     let index =
         Checkpoint::decode(reply.checkpoint.clone(), config.limits()).context("read the cluster's state")?.index();
     CheckpointFile::new(config.checkpoint_file()).install(index, &reply.checkpoint)?;
+    reply.write_tls(&config)?;
     // Last: a folder with a node.toml is a complete node.
     config.save()?;
     Ok(config)
@@ -151,48 +150,33 @@ fn config(args: &JoinArgs, reply: &JoinReply, place: &Place, data: &Path) -> Res
     let role = reply.member.role;
     let postgres = match role.has_postgres() {
         false => None,
-        true => Some(PostgresConfig {
-            port: place.port,
-            bin_dir: postgres::bin_dir(args.place.bin_dir.as_deref())?,
-            database: reply.settings.database.clone().with_context(|| {
+        true => {
+            let database = reply.settings.database.clone().with_context(|| {
                 format!(
                     "{} has no PostgreSQL and does not know the database's name: name another member with --from",
                     args.from
                 )
-            })?,
-            listen: "127.0.0.1".to_string(),
-            user: Some(args.user.clone()),
-            read_only: role == MemberRole::Replica,
-            read_only_without_majority: false,
-        }),
+            })?;
+            let bin_dir = postgres::bin_dir(args.place.bin_dir.as_deref())?;
+            Some(PostgresConfig {
+                read_only: role == MemberRole::Replica,
+                ..PostgresConfig::new(place.port, bin_dir, database, args.user.clone())
+            })
+        }
     };
+    let (cluster, node, region) = (reply.cluster.clone(), reply.member.id, reply.member.region.clone());
     Ok(NodeConfig {
-        cluster: reply.cluster.clone(),
-        node: reply.member.id,
-        region: reply.member.region.clone(),
-        listen: place.listen,
-        http: place.http,
-        http_anywhere: false,
-        http_tls: false,
-        http_certificate: None,
-        http_key: None,
-        traces: None,
         preferred_leader: reply.members.preferred(),
         window_entries: reply.settings.window_entries,
         sequence_stride: reply.settings.sequence_stride,
         sequence_slot: reply.member.slot.unwrap_or(0),
         max_entry_bytes: reply.settings.max_entry_bytes,
+        key_seed: reply.settings.key_seed,
         lab: args.lab.asked(),
         tls: reply.tls.is_some(),
-        one_way_ms: BTreeMap::new(),
         postgres,
-        archive: None,
-        memory: Default::default(),
-        log_bytes_max: 4 << 30,
-        level: Default::default(),
-        key_seed: reply.settings.key_seed,
-        members: Vec::new(),
         data_dir: data.to_path_buf(),
+        ..NodeConfig::new(cluster, node, region, place.listen, place.http)
     })
 }
 

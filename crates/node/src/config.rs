@@ -4,6 +4,7 @@
 //! error names the file and the field.  What belongs to the cluster (members, window, stride) must be the same in the
 //! files of all nodes; peers refuse each other if the names of their clusters differ.
 
+use crate::disk::CheckpointFile;
 use crate::error::{Error, Result};
 pub use crate::memory::Memory;
 use crate::secret;
@@ -11,7 +12,7 @@ use crate::tls::{self, Authority};
 pub use crate::traces::TracesConfig;
 use onetrip_core::certifier::Limits;
 use onetrip_core::members::AUTO;
-use onetrip_core::{Level, MemberRole, Members, NodeId, PreferredLeader, RegionId};
+use onetrip_core::{checkpoint, Level, MemberRole, Members, NodeId, PreferredLeader, RegionId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -170,6 +171,11 @@ impl std::fmt::Debug for KeySeed {
     }
 }
 
+/// Of `host:port`, if the host is an address and no name.
+pub(crate) fn ip_of(address: &str) -> Option<IpAddr> {
+    address.parse::<SocketAddr>().ok().map(|address| address.ip())
+}
+
 fn is_level_0(level: &Level) -> bool {
     *level == Level(0)
 }
@@ -197,6 +203,21 @@ pub struct PostgresConfig {
     /// While there is no majority its server is read-only to new transactions, and drivers pass it by.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only_without_majority: bool,
+}
+
+impl PostgresConfig {
+    /// On loopback, and all else as by default.  `user`: whom it runs as when root starts the node.
+    pub fn new(port: u16, bin_dir: PathBuf, database: String, user: String) -> PostgresConfig {
+        PostgresConfig {
+            port,
+            bin_dir,
+            database,
+            listen: default_listen(),
+            user: Some(user),
+            read_only: false,
+            read_only_without_majority: false,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -229,6 +250,38 @@ fn default_listen() -> String {
 }
 
 impl NodeConfig {
+    /// With certificates, and all else as by default: without a PostgreSQL, without members and without a secret.
+    pub fn new(cluster: String, node: NodeId, region: RegionId, listen: SocketAddr, http: SocketAddr) -> NodeConfig {
+        NodeConfig {
+            cluster,
+            node,
+            region,
+            listen,
+            http,
+            preferred_leader: PreferredLeader::Auto,
+            window_entries: default_window_entries(),
+            sequence_stride: default_sequence_stride(),
+            sequence_slot: 0,
+            max_entry_bytes: default_max_entry_bytes(),
+            lab: false,
+            tls: default_tls(),
+            http_anywhere: false,
+            http_tls: false,
+            http_certificate: None,
+            http_key: None,
+            one_way_ms: BTreeMap::new(),
+            postgres: None,
+            archive: None,
+            traces: None,
+            log_bytes_max: default_log_bytes_max(),
+            level: Level(0),
+            key_seed: KeySeed::default(),
+            memory: Memory::default(),
+            members: Vec::new(),
+            data_dir: PathBuf::new(),
+        }
+    }
+
     /// `path`: the file, or the folder that holds it.
     pub fn load(path: &Path) -> Result<NodeConfig> {
         let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
@@ -417,9 +470,16 @@ impl NodeConfig {
         self.data_dir.join(CHECKPOINT_FILE)
     }
 
-    /// Where this node can be reached, as far as that is an address of one machine: its certificate is for these, too.
-    pub fn addresses(&self) -> [IpAddr; 2] {
-        [self.listen.ip(), self.http.ip()]
+    /// Where clients and others can reach this node: its certificate is for these addresses, too.  The member's own one
+    /// is in `members`, or in the checkpoint with which the node joined or was restored.
+    pub fn addresses(&self) -> Result<Vec<IpAddr>> {
+        let file = CheckpointFile::new(self.checkpoint_file());
+        let members = match file.read()? {
+            Some(raw) => checkpoint::peek(&raw).map_err(|e| file.corrupted(&e))?.members,
+            None => self.bootstrap_members(),
+        };
+        let member = members.get(self.node).and_then(|member| ip_of(&member.address));
+        Ok([self.listen.ip(), self.http.ip()].into_iter().chain(member).collect())
     }
 
     /// The token of the HTTP port, where it asks for one.

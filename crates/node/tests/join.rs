@@ -56,8 +56,8 @@ async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<(
         ..cluster.configs[0].clone()
     };
     config.save()?;
-    reply.write_tls(&config.data_dir)?;
-    std::fs::write(config.data_dir.join("certifier.checkpoint"), checkpoint::installed(&reply.checkpoint))?;
+    std::fs::write(config.checkpoint_file(), checkpoint::installed(&reply.checkpoint))?;
+    reply.write_tls(&config)?;
     let mut five = Node::start(NodeConfig::load(&config.data_dir)?, None)?;
 
     wait_for("node 5 to vote", || async {

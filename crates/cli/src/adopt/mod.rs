@@ -28,7 +28,7 @@ use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use nix::fcntl::{Flock, FlockArg};
 use onetrip_client::{complain, postgres, say};
-use onetrip_core::{MemberRole, NodeId, PreferredLeader, RegionId};
+use onetrip_core::{MemberRole, NodeId, RegionId};
 use onetrip_node::config::{KeySeed, Member, NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::postgres::{
     become_user, control_data, hba, identifier, prepare_folder, processes_of, quoted, remove_folder, sync_folder,
@@ -406,7 +406,7 @@ fn prepare(args: &AdoptArgs, old: &Old, data: &Path) -> Result<()> {
     Server::of(&config)?.check()?;
     if config.tls {
         let authority = Authority::new(&config.cluster)?;
-        tls::write_folder(data, &authority, &authority.issue_at(config.node, &config.addresses())?)?;
+        tls::write_folder(data, &authority, &authority.issue_at(config.node, &config.addresses()?)?)?;
     }
     config.data_dir = folder.clone();
     config.save()?;
@@ -428,40 +428,17 @@ fn config(args: &AdoptArgs, old: &Old, postgres_port: u16, listen_addresses: &st
         address.map_err(|_| BadUsage(format!("--address {}: give an IP address and a port", place.address)))?;
     let region = RegionId::from(args.region.as_deref().context("--region is missing")?);
     Ok(NodeConfig {
-        cluster,
-        node: NodeId(1),
-        region: region.clone(),
-        listen: place.listen,
-        http: place.http,
-        preferred_leader: PreferredLeader::Auto,
-        window_entries: onetrip_core::certifier::Limits::default().window_entries,
         sequence_stride: args.sequences.stride(),
-        sequence_slot: 0,
-        max_entry_bytes: 256 << 20,
-        log_bytes_max: 4 << 30,
         level: onetrip_core::level::KNOWN,
         key_seed: KeySeed::draw()?,
-        http_anywhere: false,
-        http_tls: false,
-        http_certificate: None,
-        http_key: None,
-        traces: None,
         lab: args.lab.asked(),
         tls: !args.lab.asked(),
-        one_way_ms: BTreeMap::new(),
         postgres: Some(PostgresConfig {
-            port: postgres_port,
-            bin_dir: old.bin_dir.clone(),
-            database: old.database.clone(),
             listen: listen_addresses.to_string(),
-            user: Some(old.os_user.clone()),
-            read_only: false,
-            read_only_without_majority: false,
+            ..PostgresConfig::new(postgres_port, old.bin_dir.clone(), old.database.clone(), old.os_user.clone())
         }),
-        archive: None,
-        memory: Default::default(),
-        members: vec![Member { id: NodeId(1), region, address, role: MemberRole::Voter }],
-        data_dir: PathBuf::new(),
+        members: vec![Member { id: NodeId(1), region: region.clone(), address, role: MemberRole::Voter }],
+        ..NodeConfig::new(cluster, NodeId(1), region, place.listen, place.http)
     })
 }
 

@@ -13,7 +13,6 @@
 mod copy;
 pub mod entries;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -22,7 +21,7 @@ use bytes::Bytes;
 use clap::Args;
 use onetrip_client::postgres;
 use onetrip_client::say;
-use onetrip_core::{LogIndex, NodeId, PreferredLeader, RegionId};
+use onetrip_core::{LogIndex, NodeId, RegionId};
 use onetrip_node::config::{NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::postgres::{become_user, prepare_folder, ROOT_BECOMES};
 use onetrip_node::restore::{Goal, Restore, RestoreError, Restored};
@@ -166,7 +165,7 @@ fn make(
     copy::postgres(&backup.join(manifest::POSTGRES), data, bin_dir, &mut progress)?;
     if config.tls {
         let authority = Authority::new(&config.cluster)?;
-        tls::write_folder(data, &authority, &authority.issue_at(config.node, &config.addresses())?)?;
+        tls::write_folder(data, &authority, &authority.issue_at(config.node, &config.addresses()?)?)?;
     }
     config.save()?;
     progress.end("the node is complete");
@@ -220,43 +219,21 @@ fn config(args: &RestoreArgs, manifest: &Manifest, place: &Place, bin_dir: &Path
         None => init::random_name()?,
     };
     tls::check_cluster_name(&cluster).map_err(BadUsage)?;
+    let region = RegionId::from(args.region.as_str());
+    let (database, user) = (manifest.database.clone(), args.user.clone());
     Ok(NodeConfig {
-        cluster,
-        // Set once the log has been decided, to an id that no member ever had.
-        node: NodeId(0),
-        region: RegionId::from(args.region.as_str()),
-        listen: place.listen,
-        http: place.http,
-        // The log's own table says whether an operator has chosen.
-        preferred_leader: PreferredLeader::Auto,
         window_entries: manifest.window_entries,
         sequence_stride: manifest.sequence_stride,
         sequence_slot: manifest.sequence_slot,
         max_entry_bytes: manifest.max_entry_bytes,
-        log_bytes_max: 4 << 30,
-        level: Default::default(),
         key_seed: manifest.key_seed,
-        http_anywhere: false,
-        http_tls: false,
-        http_certificate: None,
-        http_key: None,
-        traces: None,
         lab: args.lab.asked(),
         tls: !args.lab.asked(),
-        one_way_ms: BTreeMap::new(),
-        postgres: Some(PostgresConfig {
-            port: place.port,
-            bin_dir: bin_dir.to_path_buf(),
-            database: manifest.database.clone(),
-            listen: "127.0.0.1".to_string(),
-            user: Some(args.user.clone()),
-            read_only: false,
-            read_only_without_majority: false,
-        }),
-        archive: None,
-        memory: Default::default(),
-        members: Vec::new(),
+        postgres: Some(PostgresConfig::new(place.port, bin_dir.to_path_buf(), database, user)),
         data_dir: data.to_path_buf(),
+        // The id is set once the log has been decided, to one that no member ever had.  The log's own table says whether
+        // an operator has chosen the leader's place.
+        ..NodeConfig::new(cluster, NodeId(0), region, place.listen, place.http)
     })
 }
 

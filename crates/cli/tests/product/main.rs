@@ -3,6 +3,7 @@
 
 mod backups;
 mod encrypted;
+mod made;
 mod terminal;
 
 use std::io::BufRead;

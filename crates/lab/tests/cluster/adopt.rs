@@ -489,7 +489,7 @@ async fn settings_elsewhere_are_found_and_left_alone() {
     let own = place.must(&files).await;
     let adopt = commands(&blocks("Adopt")[0]).into_iter().find(|c| c.starts_with("onetrip adopt")).unwrap();
     let (file, back) = (format!("{etc}/postgresql.conf"), "onetrip release --data /srv/onetrip/us-east-1");
-    let adopt = format!("{adopt} --config-file {file}");
+    let adopt = format!("{adopt} --config-file {file} --address 203.0.113.5:7100");
     for (step, again) in [
         ("planned", "undo-moved"),
         ("moved", "undo-moved"),
@@ -508,6 +508,13 @@ async fn settings_elsewhere_are_found_and_left_alone() {
         place.must(&stop).await;
     }
     place.must(&adopt).await;
+    let node = "/srv/onetrip/us-east-1";
+    let is_for = format!("openssl x509 -noout -ext subjectAltName -in {node}/tls/node.crt | tail -n 1");
+    let made = place.must(&is_for).await;
+    assert!(["127.0.0.1", "203.0.113.5"].iter().all(|ip| made.contains(&format!("IP Address:{ip}"))), "{made}");
+    place.must(&format!("onetrip certificate --data {node}")).await;
+    assert_eq!(place.must(&is_for).await, made);
+    assert_eq!(place.must(&format!("stat -c %a {node}/node.toml")).await, "600\n");
     let release = "onetrip release --data /srv/onetrip/us-east-1 --to /srv/postgres/shop";
     place.must(release).await;
     // The same command again finds what it has made, and nothing at another place.

@@ -12,7 +12,7 @@ mod token;
 
 pub use token::{JoinToken, NotAToken};
 
-use crate::config::KeySeed;
+use crate::config::{KeySeed, NodeConfig};
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::tls::{self, Authority, Issued, PeerStream};
@@ -20,7 +20,6 @@ use crate::transport::{join_exchange, PeerError, Speaks};
 use bytes::Bytes;
 use onetrip_core::{Member, Members, RegionId};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
@@ -145,14 +144,17 @@ impl JoinReply {
         serde_json::to_vec(self).expect("plain data").into()
     }
 
-    /// Makes `tls/` in the new node's folder, if the cluster has certificates.
-    pub fn write_tls(&self, node_folder: &Path) -> Result<()> {
+    /// Makes `tls/` in the new node's folder, if the cluster has certificates.  The checkpoint is there already.
+    pub fn write_tls(&self, node: &NodeConfig) -> Result<()> {
         let Some(tls) = &self.tls else { return Ok(()) };
-        let authority = match &tls.ca_key {
-            Some(key) => Authority::from_pem(&self.cluster, &tls.ca_certificate, key)?,
-            None => Authority::without_key(&self.cluster, &tls.ca_certificate)?,
+        let Some(key) = &tls.ca_key else {
+            let authority = Authority::without_key(&self.cluster, &tls.ca_certificate)?;
+            return tls::write_folder(&node.data_dir, &authority, &tls.node);
         };
-        tls::write_folder(node_folder, &authority, &tls.node)
+        let authority = Authority::from_pem(&self.cluster, &tls.ca_certificate, key)?;
+        // The member that has let it in does not know where it listens.
+        let issued = authority.issue_at(node.node, &node.addresses()?)?;
+        tls::write_folder(&node.data_dir, &authority, &issued)
     }
 }
 

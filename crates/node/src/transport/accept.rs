@@ -14,6 +14,7 @@ use super::relayed::Relayed;
 use super::speaks::Speaks;
 use super::tunnel::Tunnel;
 use super::Transport;
+use crate::config::ip_of;
 use crate::facts::Facts;
 use crate::inbox::{AdminReply, AdminRequest, Event, PeerEvent};
 use crate::join::{JoinReply, JoinRequest, JoinTls};
@@ -25,7 +26,7 @@ use bytes::{Bytes, BytesMut};
 use onetrip_core::members::MEMBERS_MAX;
 use onetrip_core::{Members, NodeId, RegionId};
 use raft::eraftpb::MessageType;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -258,13 +259,14 @@ impl Transport {
             return Err(PeerError::refused("this node's answer is not one to a request to join"));
         };
         let checkpoint = tokio::task::spawn_blocking(checkpoint).await.map_err(PeerError::refused)?;
-        let address = member.address.parse::<SocketAddr>().ok().map(|address| address.ip());
+        // All that is known here of those in `NodeConfig::addresses`.
+        let addresses: Vec<IpAddr> = ip_of(&member.address).into_iter().chain([Ipv4Addr::LOCALHOST.into()]).collect();
         let tls = match authority {
             Some((issuer, tls)) => Some(JoinTls {
                 ca_certificate: issuer.certificate_pem().to_owned(),
                 // One that is lent is not handed on.
                 ca_key: tls.authority().key_pem(),
-                node: issuer.issue_at(member.id, address.as_slice()).map_err(PeerError::refused)?,
+                node: issuer.issue_at(member.id, &addresses).map_err(PeerError::refused)?,
             }),
             None => None,
         };

@@ -77,33 +77,18 @@ impl Cluster {
             let data_dir = dir.path().join(format!("n{me}"));
             std::fs::create_dir(&data_dir)?;
             let others = (1..=nodes).map(region).filter(|other| *other != region(me));
+            let (listen, http) = (ports[me as usize - 1], ports[(me + nodes) as usize - 1]);
             let config = NodeConfig {
-                cluster: "test".into(),
-                node: NodeId(me),
-                region: region(me),
-                listen: ports[me as usize - 1],
-                http: ports[(me + nodes) as usize - 1],
                 preferred_leader: "r1".into(),
-                window_entries: 100_000,
-                sequence_stride: 8,
                 sequence_slot: me,
                 max_entry_bytes: 1 << 20,
                 lab: true,
-                tls: true,
-                http_anywhere: false,
-                http_tls: false,
-                http_certificate: None,
-                http_key: None,
-                traces: None,
                 one_way_ms: others.map(|other| (other, one_way_ms)).collect(),
-                postgres: None,
-                archive: None,
                 memory: Memory { proposals_bytes: 8 << 20, ..Memory::default() },
                 members: (1..=nodes).map(member).collect(),
-                log_bytes_max: 4 << 30,
-                level: Default::default(),
                 key_seed: KeySeed::of_authority(&authority)?,
                 data_dir,
+                ..NodeConfig::new("test".into(), NodeId(me), region(me), listen, http)
             };
             config.save()?;
             tls::write_folder(&config.data_dir, &authority, &authority.issue(config.node)?)?;

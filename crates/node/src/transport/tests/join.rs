@@ -108,7 +108,9 @@ async fn a_token_lets_a_node_in() {
         assert_eq!(reply.settings, one.transport.settings);
         assert!(reply.checkpoint == checkpoint);
         let folder = tempfile::tempdir().unwrap();
-        reply.write_tls(folder.path()).unwrap();
+        let listen = "127.0.0.1:1".parse().unwrap();
+        let config = NodeConfig::new("test".into(), NodeId(3), "r2".into(), listen, listen);
+        reply.write_tls(&NodeConfig { data_dir: folder.path().into(), ..config }).unwrap();
         match tls {
             true => drop(Tls::load(&folder.path().join(tls::FOLDER), "test", NodeId(3)).unwrap()),
             false => assert!(reply.tls.is_none()),
