@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{Seek, Write};
+use std::io::{Read, Seek, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
@@ -17,6 +17,7 @@ use onetrip_client::postgres::bin_dir;
 use onetrip_client::{ports, say, Topology};
 use onetrip_core::{MemberRole, NodeId, RegionId};
 use onetrip_node::config::{KeySeed, Member, NodeConfig, PostgresConfig, FILE_NAME};
+use onetrip_node::disk::write_whole;
 use onetrip_node::postgres::{
     become_user, bootstrap, end_bootstrap_below, prepare_folder, scram_verifier, LetIn, Server, ROOT_BECOMES,
 };
@@ -130,7 +131,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     if let [node] = &nodes[..] {
         place::warn_if_only_here(node.listen, "`host` in the topology");
     }
-    check_new(&nodes, &Unfinished::regions(&data))?;
+    check_new(&nodes, &Unfinished::folders(&data))?;
     prepare_folder(&data, &args.user)?;
     // As the caller, who may be the only one to read it.
     let authority = authority(args, &nodes)?;
@@ -144,10 +145,10 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         trust: args.auth.map_or(args.lab.asked(), |auth| auth == Auth::Trust),
         verifier: password.as_deref().map(|password| scram_verifier(password, cluster)),
     };
-    unfinished.note(&nodes)?;
-    // An error leaves nothing behind: `unfinished` sees to that.
+    // From here on an error leaves nothing behind: `unfinished` sees to that.
+    unfinished.begin(&nodes)?;
     make(&nodes, authority.as_ref(), args.authority.is_some(), &let_in)?;
-    unfinished.done()?;
+    unfinished.done(&nodes)?;
     for node in &nodes {
         let port = node.postgres.as_ref().map_or(0, |p| p.port);
         say!(
@@ -161,9 +162,9 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `unfinished`: the regions whose folders are going to be removed.
-fn check_new(nodes: &[NodeConfig], unfinished: &[String]) -> Result<()> {
-    for node in nodes.iter().filter(|node| !unfinished.contains(&node.region.to_string())) {
+/// `unfinished`: the folders that are going to be removed.
+fn check_new(nodes: &[NodeConfig], unfinished: &[PathBuf]) -> Result<()> {
+    for node in nodes.iter().filter(|node| !unfinished.contains(&node.data_dir)) {
         let folder = node.data_dir.display();
         if node.data_dir.join(FILE_NAME).exists() {
             bail!("{folder} contains a node already; nothing was changed");
@@ -207,14 +208,17 @@ fn how_to_connect(nodes: &[NodeConfig], let_in: &LetIn) -> String {
 }
 
 /// What an `init` that is under way is making, noted in a file beside the nodes' folders, so that one which was
-/// interrupted at any point leaves nothing in the way of the next try.
+/// interrupted at any point leaves nothing in the way of the next try: a name drawn for this call, and those of the
+/// folders.  In each folder a file contains the same name.  Without it the folder is not removed: since the `init` was
+/// interrupted, somebody may have made another node there.
 pub struct Unfinished {
     data: PathBuf,
     file: Flock<File>,
 }
 
 impl Unfinished {
-    const FILE: &'static str = "init.unfinished";
+    /// The note beside the folders, and the file in each.
+    pub const FILE: &'static str = "init.unfinished";
 
     /// Removes what an interrupted `init` has left in `data`.  The file is locked while an `init` runs.
     fn take(data: &Path) -> Result<Unfinished> {
@@ -231,34 +235,70 @@ impl Unfinished {
         Ok(unfinished)
     }
 
-    fn note(&mut self, nodes: &[NodeConfig]) -> Result<()> {
+    /// Makes the nodes' folders.
+    fn begin(&mut self, nodes: &[NodeConfig]) -> Result<()> {
+        let call = random_name()?;
         let names: String = nodes.iter().map(|node| format!("{}\n", node.region)).collect();
         let mut file = &*self.file;
-        let written = file.rewind().and_then(|()| file.write_all(names.as_bytes())).and_then(|()| file.sync_all());
-        written.with_context(|| format!("write {}", self.data.join(Self::FILE).display()))
+        let noted = file.rewind().and_then(|()| file.write_all(format!("{call}\n{names}").as_bytes()));
+        let noted = noted.and_then(|()| file.sync_all());
+        noted.with_context(|| format!("write {}", self.data.join(Self::FILE).display()))?;
+        for node in nodes {
+            let folder = &node.data_dir;
+            std::fs::create_dir(folder).with_context(|| format!("make {}", folder.display()))?;
+            write_whole(&folder.join(Self::FILE), call.as_bytes())?;
+        }
+        Ok(())
     }
 
-    /// The regions whose folders in `data` are not complete.
-    pub fn regions(data: &Path) -> Vec<String> {
-        let text = std::fs::read_to_string(data.join(Self::FILE)).unwrap_or_default();
-        // One that was written in part names nothing that exists.
-        text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).map(String::from).collect()
+    /// The folders in `data` that are not complete.
+    pub fn folders(data: &Path) -> Vec<PathBuf> {
+        folders_of(data, &std::fs::read_to_string(data.join(Self::FILE)).unwrap_or_default())
     }
 
     fn remove_nodes(&self) {
-        for region in Self::regions(&self.data) {
-            let folder = self.data.join(&region);
-            let mut parts = Path::new(&region).components();
-            if matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) && folder.is_dir() {
-                end_bootstrap_below(&folder);
-                let _ = std::fs::remove_dir_all(&folder);
+        // Not by its name, which may be that of another's note by now.
+        let (mut file, mut note) = (&*self.file, String::new());
+        if file.rewind().and_then(|()| file.read_to_string(&mut note)).is_err() {
+            return;
+        }
+        for folder in folders_of(&self.data, &note) {
+            end_bootstrap_below(&folder);
+            // The file goes last, so that this can be interrupted as well.
+            let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+            for entry in entries.filter(|entry| entry.file_name() != Self::FILE) {
+                let _ = std::fs::remove_file(entry.path()).or_else(|_| std::fs::remove_dir_all(entry.path()));
             }
+            let _ = std::fs::remove_dir_all(&folder);
         }
     }
 
-    fn done(self) -> Result<()> {
-        self.file.set_len(0).with_context(|| format!("write {}", self.data.join(Self::FILE).display()))
+    fn done(self, nodes: &[NodeConfig]) -> Result<()> {
+        self.file.set_len(0).with_context(|| format!("write {}", self.data.join(Self::FILE).display()))?;
+        // From here on they are complete, and what is left of these files means nothing.
+        for node in nodes {
+            let _ = std::fs::remove_file(node.data_dir.join(Self::FILE));
+        }
+        Ok(())
     }
+}
+
+/// The folders that this note is about: with its name in them, or with nothing in them yet.
+fn folders_of(data: &Path, note: &str) -> Vec<PathBuf> {
+    // A line that was written in part says nothing.
+    let mut lines = note.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    let Some(call) = lines.next() else { return Vec::new() };
+    let is_name = |name: &&str| {
+        let mut parts = Path::new(name).components();
+        matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
+    };
+    let is_of_note = |folder: &PathBuf| {
+        let begun = |name: std::ffi::OsString| name.to_string_lossy().starts_with(Unfinished::FILE);
+        std::fs::read_to_string(folder.join(Unfinished::FILE)).is_ok_and(|of| of == call)
+            || std::fs::read_dir(folder)
+                .is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| begun(entry.file_name()))))
+    };
+    lines.filter(is_name).map(|name| data.join(name)).filter(is_of_note).collect()
 }
 
 impl Drop for Unfinished {
@@ -324,6 +364,8 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
             });
         }
         let (host, peer_port, http_port, postgres_port) = places[index];
+        let region = RegionId::from(region.name.as_str());
+        let (listen, http) = (SocketAddr::new(host, peer_port), SocketAddr::new([127, 0, 0, 1].into(), http_port));
         nodes.push(NodeConfig {
             preferred_leader: topology.preferred_leader().into(),
             sequence_stride: stride,
@@ -346,8 +388,6 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
     Ok(nodes)
 }
 
-        let region = RegionId::from(region.name.as_str());
-        let (listen, http) = (SocketAddr::new(host, peer_port), SocketAddr::new([127, 0, 0, 1].into(), http_port));
 /// The cluster's certificate authority, if its nodes use certificates.
 fn authority(args: &InitArgs, nodes: &[NodeConfig]) -> Result<Option<Authority>> {
     let Some(node) = nodes.iter().find(|node| node.tls) else { return Ok(None) };
@@ -381,7 +421,6 @@ fn make(nodes: &[NodeConfig], authority: Option<&Authority>, keep_key: bool, let
 /// `keep_key`: the authority's key is not put into the node's folder.
 fn make_one(node: &NodeConfig, authority: Option<&Authority>, keep_key: bool, let_in: &LetIn) -> Result<()> {
     let folder = &node.data_dir;
-    std::fs::create_dir(folder).with_context(|| format!("make {}", folder.display()))?;
     if let Some(authority) = authority {
         let issued = authority.issue_at(node.node, &node.addresses()?)?;
         match keep_key {
@@ -399,7 +438,6 @@ fn make_one(node: &NodeConfig, authority: Option<&Authority>, keep_key: bool, le
 }
 
 pub fn random_name() -> Result<String> {
-    use std::io::Read;
     let mut bytes = [0u8; 8];
     std::fs::File::open("/dev/urandom")
         .and_then(|mut f| f.read_exact(&mut bytes))

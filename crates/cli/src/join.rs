@@ -21,6 +21,7 @@ use onetrip_node::postgres::{become_user, facts, prepare_folder, ROOT_BECOMES};
 use serde_json::Value;
 
 use crate::adopt::ADOPTING;
+use crate::init::Unfinished;
 use crate::join_token::GivenToken;
 use crate::lab::LabArgs;
 use crate::place::{Place, PlaceArgs};
@@ -70,13 +71,7 @@ pub fn run(args: &JoinArgs) -> Result<ExitCode> {
     if data.join(FILE_NAME).exists() {
         bail!("{} contains a node already: run it with `onetrip start`", data.display());
     }
-    if let Some(name) = left_by_another(&data)? {
-        bail!(
-            "{} contains {name}, which another node has left: remove it with all else there, or choose another folder; \
-             nothing was changed",
-            data.display()
-        );
-    }
+    refuse_leftovers(&data, &[])?;
     prepare_folder(&data, &args.user)?;
     become_user(&args.user, &data)?;
     crate::keep_files_private();
@@ -100,13 +95,25 @@ pub fn run(args: &JoinArgs) -> Result<ExitCode> {
     )
 }
 
-/// What is in the folder of a node that has run, or of a server that is being adopted, and would become part of the
+/// An error if the folder contains what another node has left.
+pub fn refuse_leftovers(data: &Path, also: &[&str]) -> Result<()> {
+    let Some(name) = left_by_another(data, also)? else { return Ok(()) };
+    let data = data.display();
+    bail!(
+        "{data} contains {name}, which another node has left: remove it with all else there, or choose another folder; nothing \
+         was changed"
+    )
+}
+
+/// What is in the folder of a node that has run, or of one whose making was interrupted, and would become part of the
 /// new one: an old log above all, whose entries and votes are another cluster's.  A join that was interrupted leaves
 /// none of it.
-fn left_by_another(data: &Path) -> Result<Option<String>> {
+fn left_by_another(data: &Path, also: &[&str]) -> Result<Option<String>> {
     let is_left = |name: &str| {
-        ["log", "log.claimed", "starts", "promised", "skipped", "postgres", ADOPTING, RELEASED].contains(&name)
+        ["log", "log.claimed", "starts", "promised", "skipped", "postgres", ADOPTING, RELEASED, Unfinished::FILE]
+            .contains(&name)
             || name.starts_with("postgres.") && !name.starts_with("postgres.facts-")
+            || also.contains(&name)
     };
     let entries = match std::fs::read_dir(data) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -253,16 +260,26 @@ mod tests {
     fn only_what_an_interrupted_join_leaves_may_be_in_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("node");
-        assert_eq!(left_by_another(&data).unwrap(), None);
+        assert_eq!(left_by_another(&data, &[]).unwrap(), None);
         for left in
             ["tls", "certifier.checkpoint", "certifier.received", "node.toml.new", "postgres.facts-7", "node.log"]
         {
             std::fs::create_dir_all(data.join(left)).unwrap();
         }
-        assert_eq!(left_by_another(&data).unwrap(), None);
-        for left in ["starts", "postgres.kept", "postgres", "node.toml.released", "log.claimed", "log", "adopting"] {
+        assert_eq!(left_by_another(&data, &[]).unwrap(), None);
+        assert_eq!(left_by_another(&data, &["tls", "certifier.received"]).unwrap().unwrap(), "certifier.received");
+        for left in [
+            "starts",
+            "postgres.kept",
+            "postgres",
+            "node.toml.released",
+            "log.claimed",
+            "log",
+            "init.unfinished",
+            "adopting",
+        ] {
             std::fs::create_dir(data.join(left)).unwrap();
-            assert_eq!(left_by_another(&data).unwrap().as_deref(), Some(left));
+            assert_eq!(left_by_another(&data, &[]).unwrap().as_deref(), Some(left));
         }
     }
 }

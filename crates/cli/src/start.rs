@@ -50,7 +50,7 @@ pub fn run(args: &StartArgs) -> Result<ExitCode> {
         return Err(BadUsage(format!("{} contains no {FILE_NAME}: {hint}", args.data.display())).into());
     }
     let config = NodeConfig::load(&args.data)?;
-    if config.data_dir.parent().is_some_and(|beside| Unfinished::regions(beside).contains(&config.region.to_string())) {
+    if config.data_dir.parent().is_some_and(|beside| Unfinished::folders(beside).contains(&config.data_dir)) {
         let why = "`onetrip init` was interrupted before this node was complete: call it again";
         return Err(BadUsage(format!("{}: {why}", args.data.display())).into());
     }

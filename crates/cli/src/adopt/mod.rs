@@ -38,6 +38,7 @@ use onetrip_node::tls::{self, Authority};
 use serde::{Deserialize, Serialize};
 
 use crate::init::SequenceArgs;
+use crate::join::refuse_leftovers;
 use crate::lab::LabArgs;
 use crate::place::PlaceArgs;
 use crate::release::RELEASED;
@@ -47,6 +48,8 @@ use checks::{Check, Level};
 pub const ADOPTING: &str = "adopting";
 pub const MOVING: &str = "postgres.adopting";
 const ADOPTED: &str = "adopted";
+/// A join that was interrupted leaves another cluster's state.
+const OF_A_JOIN: [&str; 2] = ["certifier.checkpoint", "certifier.received"];
 /// The settings files in a data folder.
 pub const FILES: [&str; 4] = ["postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"];
 
@@ -146,6 +149,9 @@ pub fn run(args: &AdoptArgs) -> Result<ExitCode> {
     }
     if data.join(FILE_NAME).exists() {
         bail!("{} contains a node already; nothing was changed", data.display());
+    }
+    if !args.check {
+        refuse_leftovers(&data, &OF_A_JOIN)?;
     }
     let old = old(args, &from)?;
     if args.check {

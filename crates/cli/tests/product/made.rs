@@ -1,4 +1,5 @@
-//! What commands leave in the folders of nodes that they make: who may read it, and what certificates are for.
+//! What commands leave in the folders of nodes that they make: who may read it, what certificates are for, and what a
+//! later command makes of it.
 
 use crate::{folder, onetrip, told, until, Node};
 use anyhow::{ensure, Context, Result};
@@ -6,7 +7,7 @@ use onetrip_node::config::NodeConfig;
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn init(data: &Path, regions: &[&str]) -> Result<Command> {
     let topology = data.with_extension("toml");
@@ -24,6 +25,43 @@ fn works(output: Output) -> Result<String> {
 
 fn is_well(data: &Path) -> Result<bool> {
     Ok(onetrip(&["status"], data).output()?.status.success())
+}
+
+/// Goal: where an `init` was interrupted, no other node is made among what it has left, and one that took the place of
+/// one that was not finished starts, and outlives the next `init`.
+#[test]
+fn a_node_in_the_place_of_an_unfinished_one_stays() -> Result<()> {
+    let folder = folder()?;
+    let data = folder.path().join("nodes");
+    let (a, b, note) = (data.join("a"), data.join("b"), data.join("init.unfinished"));
+    let mut making = init(&data, &["a", "b"])?.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    until("it makes servers", || {
+        Ok(["a", "b"].iter().all(|name| data.join(name).join("postgres.unfinished").exists()))
+    })?;
+    making.kill()?;
+    making.wait()?;
+    ensure!(note.exists() && a.exists() && b.exists());
+    let token = format!("onetrip-join-1.{}.plain", "a".repeat(52));
+    let others: [&[&str]; 2] = [
+        &["join", "--from", "127.0.0.1:1", "--region", "a", "--token", &token],
+        &["adopt", "--from", "/nonexistent", "--database", "d", "--region", "a"],
+    ];
+    for other in others {
+        let refused = onetrip(other, &a).output()?;
+        ensure!(!refused.status.success() && told(&refused).contains("contains init.unfinished"), "{}", told(&refused));
+    }
+    std::fs::remove_dir_all(&a)?;
+    let elsewhere = folder.path().join("elsewhere");
+    works(init(&elsewhere, &["a"])?.output()?)?;
+    std::fs::rename(elsewhere.join("a"), &a)?;
+    let node = Node::start(&a, "text")?;
+    until("it serves", || is_well(&a))?;
+    let refused = init(&data, &["a", "b"])?.output()?;
+    ensure!(told(&refused).contains("contains a node already; nothing was changed"), "{}", told(&refused));
+    ensure!(is_well(&a)? && b.exists() && note.exists());
+    works(init(&data, &["b"])?.output()?)?;
+    ensure!(is_well(&a)? && b.join("node.toml").exists() && !note.exists(), "it was touched");
+    node.stop()
 }
 
 /// The names and addresses that the node's certificate is for.

@@ -490,6 +490,12 @@ async fn settings_elsewhere_are_found_and_left_alone() {
     let adopt = commands(&blocks("Adopt")[0]).into_iter().find(|c| c.starts_with("onetrip adopt")).unwrap();
     let (file, back) = (format!("{etc}/postgresql.conf"), "onetrip release --data /srv/onetrip/us-east-1");
     let adopt = format!("{adopt} --config-file {file} --address 203.0.113.5:7100");
+    // What an interrupted `init` would leave, and what a join.
+    for left in ["postgres", "init.unfinished", "certifier.checkpoint"] {
+        place.must(&format!("mkdir -p /srv/onetrip/us-east-1/{left}")).await;
+        refused(&place, &adopt, &format!("contains {left}, which another node has left")).await;
+        place.must("rm -r /srv/onetrip/us-east-1").await;
+    }
     for (step, again) in [
         ("planned", "undo-moved"),
         ("moved", "undo-moved"),
