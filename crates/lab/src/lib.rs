@@ -6,6 +6,7 @@
 //! - [`link`]: a TCP proxy that adds a client's distance to a region
 //! - [`limit`]: how long one commit takes at least, by the distances alone
 //! - [`cluster`]: a cluster of real nodes and PostgreSQL servers to start, kill and clean up
+//! - [`crashes`]: what their logs say of crashes
 //! - [`pgbench`]: runs pgbench and reads the latency of each transaction
 //! - [`trial`]: runs the statements that [`values`] and [`poison`] generate, whose outcome must be the same everywhere
 //! - [`pairs`]: every feature of PostgreSQL with every other, compared with [`plain`] PostgreSQL
@@ -16,6 +17,7 @@
 //! - [`report`]: the table of a measurement, for people and for programs
 
 pub mod cluster;
+pub mod crashes;
 pub mod fuzz;
 pub mod limit;
 pub mod link;

@@ -344,6 +344,18 @@ impl Node {
         Ok(())
     }
 
+    /// Whether its process was ever started.
+    pub(crate) fn was_started(&self) -> bool {
+        self.place.folder.join("node.pid").exists()
+    }
+
+    /// All of `node.log` or `postgres.log`.
+    pub fn log(&self, name: &str) -> Result<String> {
+        let path = self.place.folder.join(name);
+        let bytes = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
     pub fn log_tail(&self, lines: usize) -> String {
         tail(&self.place.folder.join("node.log"), lines)
     }

@@ -21,6 +21,9 @@ struct Args {
     /// No faults at all
     #[arg(long)]
     calm: bool,
+    /// Faults from the beginning
+    #[arg(long, conflicts_with = "calm")]
+    no_calm: bool,
     /// Only this workload; may be given several times
     #[arg(long, value_name = "NAME")]
     workload: Vec<String>,
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
             only: args.only,
             lying_fsync: args.lying_fsync,
             calm: args.calm,
+            no_calm: args.no_calm,
             load: Load { only: args.workload, clients: args.clients, pause_ms_max: args.pause_ms },
         };
         run(&options).await

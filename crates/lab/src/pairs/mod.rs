@@ -26,9 +26,9 @@ use crate::plain::Server;
 use crate::poison::judge;
 use crate::torture::random::Random;
 use crate::trial::sql::{self, run as run_sql, shortened, Failure};
-use crate::trial::standing::{converge, crashes};
+use crate::trial::standing::converge;
 use crate::trial::{self, Finding, Trial};
-use crate::Cluster;
+use crate::{crashes, Cluster};
 use features::{Feature, FEATURES, SCHEMA};
 use meeting::{Meeting, Said, Seat};
 
@@ -384,7 +384,7 @@ impl<'a> Round<'a> {
                 message,
             }]
         };
-        let crashes = crashes(self.cluster);
+        let crashes = crashes::of(self.cluster);
         if !crashes.is_empty() {
             return Ok(found("a server crashed", crashes.join("\n")));
         }
@@ -392,7 +392,7 @@ impl<'a> Round<'a> {
             let region = self.cluster.node(stuck.region).region();
             return Ok(found("a region stands still", format!("region {region}: {}", stuck.message)));
         }
-        let errors = self.internal_errors();
+        let errors = self.internal_errors()?;
         if !errors.is_empty() {
             return Ok(found("an internal error", errors));
         }
@@ -406,14 +406,13 @@ impl<'a> Round<'a> {
     }
 
     /// What the servers have logged with SQLSTATE XX000.
-    fn internal_errors(&self) -> String {
+    fn internal_errors(&self) -> Result<String> {
         let mut found = Vec::new();
         for node in self.cluster.nodes() {
-            let log = std::fs::read(node.folder().join("postgres.log")).unwrap_or_default();
-            let log = String::from_utf8_lossy(&log);
+            let log = node.log("postgres.log")?;
             found.extend(log.lines().filter(|line| line.contains(" XX000 ")).map(|line| shortened(line, 300)));
         }
-        found.join("\n")
+        Ok(found.join("\n"))
     }
 
     /// Waits until all jobs have ended, without which regions differ: for example, indexes that are not built.

@@ -23,10 +23,10 @@ use tokio_postgres::Client;
 
 use crate::torture::random::Random;
 use crate::trial::sql::{self, run as run_sql, shortened, Failure};
-use crate::trial::standing::{converge, crashes, watch};
+use crate::trial::standing::{converge, watch};
 use crate::trial::{self, Finding, Options, Trial, REGIONS};
 use crate::values::{connect, Ground};
-use crate::Cluster;
+use crate::{crashes, Cluster};
 use grammar::{Column, Grammar};
 
 /// How many transactions each session runs in one round.
@@ -83,7 +83,7 @@ pub struct Report {
 
 impl Report {
     pub fn held(&self) -> bool {
-        self.findings.is_empty()
+        self.findings.is_empty() && self.committed > 0
     }
 
     pub fn table(&self) -> String {
@@ -157,7 +157,7 @@ impl Trial for Poison<'_> {
         for (state, count) in &worked.states {
             *report.states.entry(state.clone()).or_default() += count;
         }
-        let crashes = crashes(cluster);
+        let crashes = crashes::of(cluster);
         if !crashes.is_empty() {
             return finding("a server crashed", crashes.join("\n"), last(&worked.committed));
         }

@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::{poison, Cluster, Topology};
+use crate::{crashes, poison, Cluster, Topology};
 use disk::Disk;
 use faults::{Done, Faults};
 use plan::{Fault, Plan};
@@ -93,6 +93,8 @@ pub struct Options {
     pub lying_fsync: bool,
     /// Run only the stages without faults.
     pub calm: bool,
+    /// Leave out the stages without faults.
+    pub no_calm: bool,
     pub load: Load,
 }
 
@@ -105,10 +107,11 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
     let levels = Isolation::ALL.len() as u32;
     let calm = match options.calm {
         true => options.duration / levels,
+        false if options.no_calm => Duration::ZERO,
         false => (options.duration / CALM_SHARE).min(CALM_MAX),
     };
     for isolation in Isolation::ALL {
-        if !record.all_passed() || only_poison {
+        if !record.all_passed() || only_poison || calm.is_zero() {
             break;
         }
         println!("torture: {} without faults, {} s", isolation.name(), calm.as_secs());
@@ -156,6 +159,9 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
         if let Err(why) = poisoned(&cluster, &mut plan, &mut faults, &record, &mut random, until).await {
             record.wrong("poison", format!("{why:#}"));
         }
+    }
+    if record.all_passed() && !options.calm && record.faults() == 0 {
+        record.wrong("faults", "there was none".to_string());
     }
     log_complaints(&cluster, &record);
     if let Err(why) = cluster.stop().await {
@@ -378,32 +384,44 @@ fn clocks(cluster: &Cluster, options: &Options) -> Result<Vec<Clock>> {
 /// Looks through the logs for what no fault may cause: crashes of our programs, errors of background processes, and
 /// locks without a key.
 fn log_complaints(cluster: &Cluster, record: &Record) {
-    const NEVER: [&str; 3] = ["TRAP:", "terminated by signal 11", "a lock without a key"];
     // With these causes PostgreSQL is right to panic: its disk went away.
     const DISK: [&str; 2] = ["Input/output error", "No space left on device"];
     for node in cluster.nodes() {
-        for log in ["node.log", "postgres.log"] {
-            let text = std::fs::read(node.folder().join(log)).unwrap_or_default();
-            let text = String::from_utf8_lossy(&text);
+        for log in crashes::LOGS {
+            let wrong = |what: String| record.wrong(&format!("{log} of {}", node.region()), what);
+            let text = match node.log(log) {
+                Ok(text) => text,
+                Err(why) => {
+                    wrong(format!("{why:#}"));
+                    continue;
+                }
+            };
             if log == "node.log" {
                 let anew = text.matches("PostgreSQL's folder is made anew").count() as u64;
                 record.seen("seen: a PostgreSQL made anew", anew);
                 record.seen("seen: a leader elected", text.matches("role=Leader").count() as u64);
             }
             let mut panicked = false;
-            let mut lines = text.lines().peekable();
-            while let Some(line) = lines.next() {
+            for (line, next) in crashes::in_log(&text).filter(|(line, _)| !crashes::killed(line)) {
                 let disk = |line: &str| DISK.iter().any(|cause| line.contains(cause));
-                // A node's log storage can report an unreadable disk to Raft only by a panic; the cause is in the next
-                // line.
-                let in_rust = line.contains("panicked at") && !lines.peek().is_some_and(|next| disk(next));
-                let aborted = line.contains("terminated by signal 6") && !std::mem::take(&mut panicked);
                 let panic = line.contains("PANIC:  ");
+                let excused = match () {
+                    () if panic => disk(line),
+                    // A panic ends the process in this way, and has been judged already.
+                    () if line.contains("terminated by signal 6") => std::mem::take(&mut panicked),
+                    // A node's log storage can report an unreadable disk to Raft only by a panic; the cause is in the
+                    // next line.
+                    () => line.contains("panicked at") && disk(next),
+                };
                 panicked |= panic;
-                let own_panic = panic && !disk(line);
+                if !excused {
+                    wrong(line.to_string());
+                }
+            }
+            for line in text.lines() {
                 let of_worker = log == "postgres.log" && background_error(line);
-                if aborted || own_panic || in_rust || of_worker || NEVER.iter().any(|never| line.contains(never)) {
-                    record.wrong(&format!("{log} of {}", node.region()), line.to_string());
+                if of_worker || line.contains("a lock without a key") {
+                    wrong(line.to_string());
                 }
             }
         }

@@ -76,6 +76,11 @@ impl Record {
         }
     }
 
+    /// How many faults there were.
+    pub fn faults(&self) -> u64 {
+        self.lock().faults.values().map(|count| count.done).sum()
+    }
+
     pub fn cannot(&self, kind: &'static str, why: &str) {
         self.lock().faults.entry(kind).or_default().cannot = Some(why.to_string());
     }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
 
-use super::sql::{rows, shortened};
-use crate::Cluster;
+use super::sql::rows;
+use crate::{crashes, Cluster};
 
 /// Every region must show the last index within this time.
 const BOUND: Duration = Duration::from_secs(20);
@@ -93,26 +93,9 @@ pub async fn watch(cluster: &Cluster) {
                 _ => _ = failing.remove(&region),
             }
         }
-        if !crashes(cluster).is_empty() {
+        if !crashes::of(cluster).is_empty() {
             return;
         }
         tokio::time::sleep(10 * POLL).await;
     }
-}
-
-/// The servers that have crashed, with what they were doing.
-pub fn crashes(cluster: &Cluster) -> Vec<String> {
-    let mut found = Vec::new();
-    for node in cluster.nodes() {
-        let log = std::fs::read(node.folder().join("postgres.log")).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
-        let mut lines = log.lines();
-        while let Some(line) = lines.next() {
-            if ["terminated by signal", "PANIC:", "TRAP:"].iter().any(|mark| line.contains(mark)) {
-                let detail = lines.next().unwrap_or("");
-                found.push(format!("{}: {} {}", node.region(), shortened(line, 300), shortened(detail, 1500)));
-            }
-        }
-    }
-    found
 }

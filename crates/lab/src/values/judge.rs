@@ -103,10 +103,9 @@ async fn indexes_differ(clients: &[Client], table: &Table) -> Result<Option<Diff
     let mut all: Vec<Vec<(String, String)>> = Vec::new();
     for client in clients {
         let of_table = rows(client, &indexes).await?;
-        if of_table.is_empty() {
-            return Ok(None);
+        if !of_table.is_empty() {
+            rows(client, &format!("vacuum (index_cleanup on) {}", table.name)).await?;
         }
-        rows(client, &format!("vacuum (index_cleanup on) {}", table.name)).await?;
         let mut held = Vec::new();
         for index in of_table {
             // Where the row was written, the index may have compressed the value itself; elsewhere it takes the value
@@ -133,18 +132,42 @@ async fn indexes_differ(clients: &[Client], table: &Table) -> Result<Option<Diff
         }
         all.push(held);
     }
-    for (region, other) in all.iter().enumerate().skip(1) {
-        for (here, there) in all[0].iter().zip(other) {
-            if here.1 != there.1 {
-                let message = format!(
-                    "{}: the index holds, in region 0: {}; in region {region}: {}",
-                    here.0,
-                    shortened(&here.1, 300),
-                    shortened(&there.1, 300)
-                );
-                return Ok(Some(Difference { id: None, message }));
+    Ok(contents_differ(&all).map(|message| Difference { id: None, message }))
+}
+
+/// Compares the indexes of all regions, each with its definition and what it contains.
+fn contents_differ(all: &[Vec<(String, String)>]) -> Option<String> {
+    let shown = |index: Option<&(String, String)>| {
+        index.map_or("no index".to_string(), |(definition, held)| format!("{definition}: {}", shortened(held, 300)))
+    };
+    let (first, others) = all.split_first()?;
+    for (region, other) in others.iter().enumerate() {
+        for at in 0..first.len().max(other.len()) {
+            let (here, there) = (first.get(at), other.get(at));
+            if here != there {
+                let region = region + 1;
+                return Some(format!("region 0 has {}; region {region} has {}", shown(here), shown(there)));
             }
         }
     }
-    Ok(None)
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_that_another_region_lacks_is_a_difference() {
+        let index = |definition: &str, held: &str| (definition.to_string(), held.to_string());
+        let (one, two) = (index("on (f(v))", "1*1"), index("on (g(v))", "2*1"));
+        let both = vec![one.clone(), two.clone()];
+        assert_eq!(contents_differ(&[both.clone(), both.clone()]), None);
+        for other in
+            [vec![], vec![one.clone()], vec![one, index("on (h(v))", "2*1")], vec![index("on (f(v))", "3*1"), two]]
+        {
+            let (way, back) = ([both.clone(), other.clone()], [other, both.clone()]);
+            assert!(contents_differ(&way).is_some() && contents_differ(&back).is_some(), "{way:?}");
+        }
+    }
 }

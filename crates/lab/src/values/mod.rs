@@ -32,7 +32,7 @@ use crate::torture::random::Random;
 use crate::trial::sql::{self, quoted, run as run_sql, shortened, Failure};
 use crate::trial::standing::{self, Stuck};
 use crate::trial::{self, Finding, Trial, REGIONS};
-use crate::Cluster;
+use crate::{crashes, Cluster};
 use catalog::{Catalog, Type};
 use expression::Generator;
 use judge::Difference;
@@ -279,7 +279,7 @@ async fn round(
         found.push(finding("a session broke", Some(&tables[statement.table]), statement.text, message));
     }
     report.succeeded += all.iter().filter(|done| done.committed.is_some()).count() as u64;
-    let crashes = standing::crashes(cluster);
+    let crashes = crashes::of(cluster);
     if !crashes.is_empty() {
         // The message names the statement that ran, from which the table follows; it names none for the apply worker.
         let text = crashes.join("\n");
@@ -518,12 +518,17 @@ async fn compare(
         let statement = format!("{}; {}", table.statements.join("; "), shortened(&statements.join(";; "), 4_000));
         found.push(finding(what, Some(table), statement, difference.message));
     }
+    if found.is_empty() {
+        if let Err(why) = cluster.check().await {
+            found.push(finding("regions differ", None, String::new(), format!("{why:#}")));
+        }
+    }
     Ok(found)
 }
 
 impl Report {
     pub fn held(&self) -> bool {
-        self.findings.is_empty()
+        self.findings.is_empty() && self.succeeded > 0
     }
 
     pub fn table(&self) -> String {
