@@ -729,14 +729,8 @@ mod tests {
     /// Method: what nobody can look at, not even root; with and without an order to make it anew.
     #[tokio::test]
     async fn a_folder_that_cannot_be_looked_at_is_not_replaced_by_a_copy() {
-        let no_folder = |data: &Path| std::fs::write(data, "").unwrap();
-        let no_file = |data: &Path| {
-            std::fs::create_dir(data).unwrap();
-            std::os::unix::fs::symlink("PG_VERSION", data.join("PG_VERSION")).unwrap();
-        };
-        let cases: [(&dyn Fn(&Path), &str); 2] = [(&no_folder, "Not a directory"), (&no_file, "nonsense")];
-        let order = RebuildFrom { at_least: LogIndex(1), keep_old: false };
-        for ((make, problem), order) in cases.into_iter().flat_map(|case| [(case, None), (case, Some(order))]) {
+        let order = Some(RebuildFrom { at_least: LogIndex(1), keep_old: false });
+        for (is_folder, order) in [(false, None), (false, order), (true, None), (true, order)] {
             let folder = tempfile::tempdir().unwrap();
             let bin_dir = folder.path().join("bin");
             std::fs::create_dir(&bin_dir).unwrap();
@@ -746,7 +740,14 @@ mod tests {
             let copied = folder.path().join("copied");
             write_program(&bin_dir.join("pg_basebackup"), &format!("touch '{}'; exit 1", copied.display()));
             let server = Server { bin_dir, ..example(folder.path()) };
-            make(&server.data());
+            let problem = if is_folder {
+                std::fs::create_dir(server.data()).unwrap();
+                std::os::unix::fs::symlink("PG_VERSION", server.data().join("PG_VERSION")).unwrap();
+                "nonsense"
+            } else {
+                std::fs::write(server.data(), "").unwrap();
+                "Not a directory"
+            };
             let (_orders, orders) = watch::channel(order);
             let rebuild = Rebuild { orders, donors: Arc::new(OneDonor) };
             let supervisor = Supervisor::start_server(server, Some(rebuild)).await.unwrap();
