@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::lab::{number, start, subjects, text, until, Lab, Session, SOON};
+use crate::lab::{number, psql, start, subjects, text, until, Lab, Session, SOON};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long"]
@@ -20,7 +20,7 @@ async fn indexes_are_built_concurrently_in_every_region() {
     lab.everywhere().await;
     subjects!(lab, 2;
         as_frameworks_say_it, with_writers, two_at_once, later_statements_find_it, what_needs_a_valid_index, a_row_that_it_cannot_take,
-        dropped_while_it_is_built, cancelled, politely, partitions, killed_while_it_is_built, away
+        functions_that_do_more, quoted_names, dropped_while_it_is_built, cancelled, politely, partitions, killed_while_it_is_built, away
     );
 }
 
@@ -371,6 +371,65 @@ async fn killed_while_it_is_built(lab: &Lab) {
 }
 
 /// A region that is away builds the index when it is back, and what came after it in the log finds it there.
+/// What a function of an index may not do for a row it may not do while an index is built, in no region, and no region
+/// tells others what it notifies.
+async fn functions_that_do_more(lab: &Lab) {
+    let a = lab.session(0).await;
+    a.must(
+        "create table noted (what text);
+         create function writing(int) returns int language plpgsql as $$ begin insert into noted values ('x'); return $1; end $$;
+         create function writes(int) returns int language plpgsql immutable as $$ begin return writing($1); end $$;
+         create function notifying(int) returns int language plpgsql as $$ begin perform pg_notify('built', 'x'); notify built; return $1; end $$;
+         create function notifies(int) returns int language plpgsql immutable as $$ begin return notifying($1); end $$",
+    )
+    .await;
+    lab.everywhere().await;
+    lab.node(2).stop().await.unwrap();
+    let error = a.refused("create unique index concurrently item_writes on item (writes(id))").await;
+    assert_eq!(error.code().code(), "25006", "{}", error.message());
+    lab.node(2).start().unwrap();
+    lab.node(2).wait_serving(SOON * 2).await.unwrap();
+    lab.everywhere().await;
+    a.must("drop index item_writes").await;
+    lab.shows("select count(*) from noted", "0").await;
+
+    let heard = psql(
+        lab,
+        1,
+        "listen built; create index concurrently item_notifies on item (notifies(id)); select 'is ' || 'built';",
+    )
+    .await;
+    built(lab, "public.item_notifies").await;
+    assert!(heard.contains("is built") && !heard.contains("Asynchronous"), "{heard}");
+    let heard = psql(lab, 1, "listen built; reindex index concurrently item_notifies; select 'is ' || 'built';").await;
+    assert!(heard.contains("is built") && !heard.contains("Asynchronous"), "{heard}");
+    lab.everywhere().await;
+    a.must("drop index item_notifies; drop table noted; drop function writes, writing, notifies, notifying").await;
+    lab.everywhere().await;
+}
+
+/// An operator has one region, whose workers tell the others of their jobs by name, quote all names.
+async fn quoted_names(lab: &Lab) {
+    let [a, b, _] = lab.sessions().await;
+    let restart_workers = || async {
+        b.must("select pg_reload_conf()").await;
+        b.must("select pg_terminate_backend(pid) from pg_stat_activity where backend_type ~ '^onetrip (job|detach) worker$'").await;
+        let query = "select count(*) from pg_stat_activity where backend_type = 'onetrip job worker'";
+        until("the job worker is there", SOON, || async { Ok(number(&b, query).await? == 1) }).await.unwrap();
+    };
+    b.must("alter system set quote_all_identifiers = on").await;
+    restart_workers().await;
+    a.must("create unique index concurrently item_quoted on item (id)").await;
+    a.must("reindex index concurrently item_quoted").await;
+    a.must("create table listed (id int primary key) partition by list (id); create table listed_1 partition of listed for values in (1)").await;
+    a.must("alter table listed detach partition listed_1 concurrently").await;
+    built(lab, "public.item_quoted").await;
+    b.must("alter system reset quote_all_identifiers").await;
+    restart_workers().await;
+    a.must("drop index item_quoted; drop table listed, listed_1").await;
+    lab.everywhere().await;
+}
+
 async fn away(lab: &Lab) {
     let a = lab.session(0).await;
     lab.node(2).stop().await.unwrap();
