@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::lab::{number, psql, start, subjects, text, until, Lab, Session, SOON};
+use crate::unique_jobs::{beside, failed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long"]
@@ -258,10 +259,8 @@ async fn a_row_that_it_cannot_take(lab: &Lab) {
 async fn dropped_while_it_is_built(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     hold_worker(&a, true).await;
-    let builder = lab.session(1).await;
-    let building = tokio::spawn(async move {
-        builder.run("create index concurrently item_slow on item (slow(price), slow(id), slow(price + 1), slow(id + 1), slow(price + 2), slow(id + 2))").await
-    });
+    let statement = "create index concurrently item_slow on item (slow(price), slow(id), slow(price + 1), slow(id + 1), slow(price + 2), slow(id + 2))";
+    let building = beside(lab, 1, statement).await;
     until("region c is building", SOON, || async {
         Ok(number(
             &c,
@@ -277,8 +276,7 @@ async fn dropped_while_it_is_built(lab: &Lab) {
         .is_ok());
     a.must("drop index item_slow").await;
     hold_worker(&a, false).await;
-    let ended = building.await.unwrap();
-    assert!(ended.is_err(), "the session that builds it gives way");
+    assert_eq!(failed(building).await, "42704", "the session that builds it gives way");
     lab.shows("select to_regclass('item_slow') is null", "t").await;
     for session in [&a, &b, &c] {
         until("the job is gone", SOON, || async {

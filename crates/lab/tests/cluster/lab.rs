@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use onetrip_lab::cluster::ClusterBuilder;
-use onetrip_lab::{Cluster, Topology};
+use onetrip_lab::{crashes, Cluster, Topology};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_postgres::error::{DbError, SqlState};
@@ -50,6 +50,17 @@ const ALONE: &[&str] = &[
 const CLUSTERS: u32 = 2;
 /// Tests wait for most of their time, so two have room on two cores.
 static TWO_AT_A_TIME: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(CLUSTERS as usize)));
+
+#[test]
+fn whoever_is_to_run_alone_is_a_test() {
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cluster")).expect("the tests");
+    let files = files.map(|file| file.expect("a file").path());
+    let others = files.filter(|file| file.is_file() && !file.ends_with("lab.rs"));
+    let tests: String = others.map(|file| std::fs::read_to_string(file).expect("a file of tests")).collect();
+    for name in ALONE {
+        assert!(tests.contains(&format!("\"{name}\"")), "no test has the name {name}");
+    }
+}
 
 /// Long enough for a busy machine; a test that needs it all is about to fail.
 pub const SOON: Duration = Duration::from_secs(30);
@@ -123,10 +134,14 @@ impl<'a> Subjects<'a> {
     }
 }
 
-/// Keeps the logs of a failed test, and prints where they are.
+/// No server and no node may have crashed.  Keeps the logs of a failed test, and prints where they are.
 impl Drop for Lab {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
+        let passed = !std::thread::panicking();
+        let mut crashes = crashes::of(&self.cluster);
+        // Tests kill processes.
+        crashes.retain(|line| !crashes::killed(line));
+        if passed && crashes.is_empty() {
             return;
         }
         let kept = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("failed-{}", self.name));
@@ -140,6 +155,7 @@ impl Drop for Lab {
             }
         }
         eprintln!("--- {}: the logs are kept in {}", self.name, kept.display());
+        assert!(!passed, "{}: crashed: {}", self.name, crashes.join("\n"));
     }
 }
 
@@ -258,6 +274,14 @@ impl Session {
         error.as_db_error().cloned().with_context(|| format!("ended without a message: {error}"))
     }
 
+    /// The error of a statement, or, if it did not get to the server, why that had ended the session.
+    pub async fn why(self, error: tokio_postgres::Error) -> Result<DbError> {
+        match error.as_db_error() {
+            Some(db) => Ok(db.clone()),
+            None => self.ended_by().await.with_context(|| error.to_string()),
+        }
+    }
+
     pub async fn pid(&self) -> Result<i32> {
         number(&self.client, "select pg_backend_pid()").await.map(|pid| pid as i32)
     }
@@ -289,6 +313,14 @@ impl Session {
             },
         }
     }
+}
+
+/// What a session was told that had to lose to others: SQLSTATE 40001, as the error of its statement, or before that as
+/// the end of the session.
+pub async fn lost(result: Result<(), tokio_postgres::Error>, loser: Session) -> DbError {
+    let why = loser.why(result.expect_err("it did not lose")).await.unwrap_or_else(|e| panic!("{e:#}"));
+    assert_eq!(why.code(), &SqlState::T_R_SERIALIZATION_FAILURE, "{}", told_db(&why));
+    why
 }
 
 /// Panics when there is no answer in time, so that a statement that hangs makes the test fail instead of hang.
@@ -461,17 +493,17 @@ pub fn is(error: &tokio_postgres::Error, state: &SqlState) -> bool {
     error.code() == Some(state)
 }
 
-/// The errors in a server's log that come from programs whose name starts with `program`, except those with an
-/// `allowed` SQLSTATE.
-pub fn unexpected_errors(lab: &Lab, region: usize, program: &str, allowed: &[&str]) -> Vec<String> {
-    let log = std::fs::read(lab.node(region).folder().join("postgres.log")).unwrap_or_default();
-    String::from_utf8_lossy(&log)
+/// The errors in a server's log that come from programs whose name starts with `program` must all have this SQLSTATE,
+/// and there must be `at_least` so many.
+pub fn only_errors(lab: &Lab, region: usize, program: &str, state: &str, at_least: usize) {
+    let log = lab.node(region).log("postgres.log").unwrap_or_else(|e| panic!("{e:#}"));
+    let (wanted, others): (Vec<&str>, Vec<&str>) = log
         .lines()
         .filter(|line| ["ERROR:  ", "FATAL:  ", "PANIC:  "].iter().any(|mark| line.contains(mark)))
         .filter(|line| line.split("] ").nth(1).is_some_and(|rest| rest.starts_with(program)))
-        .filter(|line| !allowed.iter().any(|state| line.contains(&format!(" {state} "))))
-        .map(str::to_string)
-        .collect()
+        .partition(|line| line.contains(&format!(" {state} ")));
+    assert!(others.is_empty(), "region {region}: errors other than {state}: {others:#?}");
+    assert!(wanted.len() >= at_least, "region {region}: only {} errors {state}", wanted.len());
 }
 
 /// GET on the port of a region's node: the status and the body.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
 
-use crate::lab::{apart, bounded, builder, number, start_from, subjects, text, told, until, Lab, Session, SOON};
+use crate::lab::{apart, bounded, builder, lost, number, start_from, subjects, text, told, until, Lab, Session, SOON};
 
 /// A loser is not run again, so that whoever loses is seen.
 const LOCKING: &str = "set onetrip.concurrency = locking; set onetrip.statement_retries = 0";
@@ -430,8 +430,7 @@ async fn what_a_region_had_that_hangs_is_free(lab: &Lab) {
     c.must("update hot set v = 2 where id = 18").await;
     lab.node(1).resume().expect("SIGCONT");
     // It was first in its own region, and is not in the log.
-    let lost = b.run("commit").await;
-    assert!(lost.is_err(), "its lock was lost");
+    lost(b.run("commit").await, b).await;
     lab.shows("select v from hot where id = 18", "2").await;
 }
 

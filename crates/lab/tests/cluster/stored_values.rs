@@ -1,8 +1,9 @@
 //! Values that a type can contain but its input function refuses, or that mean something only where they were made:
 //! they are stored alike in every region, or are refused where they are written.  No region stands still.
 
-use crate::lab::{apart, builder, start, start_from, subjects, Lab};
+use crate::lab::{apart, builder, is, start, start_from, subjects, told, Lab};
 use onetrip_lab::Cluster;
+use tokio_postgres::error::SqlState;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_region_stores_all_regions_store() {
@@ -502,10 +503,18 @@ async fn code_changed_while_computed(lab: &Lab) {
         let changed = a.run(change).await;
         let wrote = b.run("commit").await;
         assert!(changed.is_err() || wrote.is_err(), "{write} and {change} both went through");
+        lost_if_any(&changed);
+        lost_if_any(&wrote);
         if wrote.is_err() {
             let _ = b.run("rollback").await;
         }
         lab.everywhere().await;
+    }
+}
+
+fn lost_if_any(result: &Result<(), tokio_postgres::Error>) {
+    if let Err(error) = result {
+        assert!(is(error, &SqlState::T_R_SERIALIZATION_FAILURE), "{}", told(error));
     }
 }
 
@@ -518,6 +527,8 @@ async fn array_type_renamed_while_named(lab: &Lab) {
     let renamed = a.run("create type _thing as enum ('z')").await;
     let wrote = b.run("commit").await;
     assert!(renamed.is_err() || wrote.is_err(), "both went through");
+    lost_if_any(&renamed);
+    lost_if_any(&wrote);
     if wrote.is_err() {
         b.must("insert into things values (1, 'thing[]')").await;
     }

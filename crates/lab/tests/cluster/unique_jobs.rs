@@ -3,6 +3,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+use anyhow::Result;
+use tokio_postgres::error::DbError;
+
 use crate::jobs::{again, hold_worker, killed_while_building, valid, while_all_write};
 use crate::lab::{number, start, subjects, text, until, Lab, Session, SOON};
 
@@ -69,13 +72,24 @@ async fn code(session: &Session, statement: &str) -> String {
 }
 
 /// Runs the statement on a connection of its own.
-pub async fn beside(
-    lab: &Lab,
-    region: usize,
-    statement: &'static str,
-) -> tokio::task::JoinHandle<Result<(), tokio_postgres::Error>> {
+pub async fn beside(lab: &Lab, region: usize, statement: &'static str) -> tokio::task::JoinHandle<Result<()>> {
     let session = lab.session(region).await;
-    tokio::spawn(async move { session.run(statement).await })
+    tokio::spawn(async move {
+        match session.run(statement).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(session.why(error).await.map_or_else(|e| e, Into::into)),
+        }
+    })
+}
+
+/// The SQLSTATE with which such a statement has failed.
+pub async fn failed(statement: tokio::task::JoinHandle<Result<()>>) -> String {
+    said(statement.await.unwrap().expect_err("it succeeded")).code().code().to_string()
+}
+
+/// What the server said to a statement that has failed beside the test.
+pub fn said(error: anyhow::Error) -> DbError {
+    error.downcast().unwrap_or_else(|e| panic!("{e:#}"))
 }
 
 async fn enforced_everywhere(lab: &Lab) {
@@ -198,7 +212,7 @@ async fn a_duplicate_from_where_it_is_not_built(lab: &Lab) {
     c.must("insert into item values (4000, 'item 9', 0)").await;
     c.must("update item set name = 'item 10' where id = 11; insert into item values (4001, 'fresh', 1)").await;
     lab.shows("select count(*) from item where name in ('item 9', 'item 10', 'fresh')", "5").await;
-    assert!(building.await.unwrap().is_err(), "the statement fails as in PostgreSQL");
+    assert_eq!(failed(building).await, "23505", "as in PostgreSQL");
     valid_nowhere(lab, "item_half").await;
     hold_worker(&c, false).await;
     told(lab, "item_half", "failed").await;
@@ -228,7 +242,7 @@ async fn a_duplicate_while_it_is_built(lab: &Lab) {
     .await
     .unwrap();
     a.must("insert into item values (7000, 'pass', 200)").await;
-    assert!(building.await.unwrap().is_err());
+    assert_eq!(failed(building).await, "23505");
     told(lab, "item_pass", "failed").await;
     for session in [&a, &b, &c] {
         session.must("vacuum full item").await;
@@ -377,7 +391,7 @@ async fn renamed_and_dropped(lab: &Lab) {
     let building = beside(lab, 1, "create unique index concurrently item_gone on item (name)").await;
     built_in_two(&b, "item_gone").await;
     c.must("drop index item_gone").await;
-    assert!(building.await.unwrap().is_err(), "the session that builds it gives way");
+    assert_eq!(failed(building).await, "42704", "the session that builds it gives way");
     hold_worker(&a, false).await;
     lab.shows("select to_regclass('item_gone') is null", "t").await;
     for session in [&a, &b, &c] {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::lab::{bounded, duration, number, start, told, unexpected_errors, Lab, Session};
+use crate::lab::{bounded, duration, number, only_errors, start, told, Lab, Session};
 use tokio_postgres::error::SqlState;
 
 const CLIENTS: usize = 8;
@@ -107,15 +107,15 @@ async fn run_everywhere(lab: &Lab, script: Option<&str>) -> u64 {
             }
             println!("pgbench: region {region}: {} done, {} failed, {} sessions evicted", total.0, total.1, total.2);
             assert!(total.0 > 0, "region {region} did nothing");
-            total.0
+            (total.0, total.1 + total.2 as u64)
         }
     };
-    let done = tokio::join!(region(0), region(1), region(2));
-    for region in 0..3 {
-        let others = unexpected_errors(lab, region, "pgbench", &[LOST]);
-        assert!(others.is_empty(), "region {region}: errors other than 40001: {others:#?}");
+    let done = <[_; 3]>::from(tokio::join!(region(0), region(1), region(2)));
+    for (region, (_, lost)) in done.iter().enumerate() {
+        // A statement that is run again is logged as well, or not.
+        only_errors(lab, region, "pgbench", LOST, usize::from(*lost > 0));
     }
-    done.0 + done.1 + done.2
+    done.iter().map(|(done, _)| done).sum()
 }
 
 fn after(text: &str, label: &str) -> u64 {
