@@ -99,6 +99,17 @@ COPY filled (id) FROM stdin;
 SELECT operation FROM unit.operations() operation WHERE operation LIKE 'N %';
 ROLLBACK;
 
+-- Where no planner sees the call it is an error, and our function of that name works.
+CREATE PROCEDURE takes(text) LANGUAGE plpgsql AS 'BEGIN END';
+BEGIN;
+SAVEPOINT s;
+CALL takes(pg_notify('in_argument', 'x')::text);
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK TO s;
+CALL takes(onetrip.pg_notify('in_argument', 'y')::text);
+:operations;
+ROLLBACK;
+
 -- What PostgreSQL refuses, in its words.
 SELECT pg_notify(NULL, 'x');
 SELECT pg_notify('', 'x');

@@ -338,7 +338,7 @@ async fn truncate(lab: &Lab) {
     b.must("commit").await;
     lab.shows("select (select count(*) from room.t) + (select count(*) from room.part)", "0").await;
     // By way of a local table: its children, and those that refer to it.
-    b.must("create table own (id int primary key) using heap; create table child () inherits (own);
+    b.must("reset role; create table own (id int primary key) using heap; create table child () inherits (own);
             create unlogged table notes (id int); create table note () inherits (notes);
             create table refers (id int primary key, own int references own);
             insert into own values (1); insert into child values (2); insert into note values (3); insert into refers values (4, 1)")
