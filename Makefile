@@ -14,6 +14,8 @@ BUILD_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
+# Two tests at a time would be in each other's way.
+.NOTPARALLEL:
 .PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-long test-18 test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-cluster-long test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs lint-monitoring bench bench-node bench-failover bench-clients bench-return bench-rows bench-heap clean
 
 help:
@@ -118,8 +120,11 @@ demo: setup
 	@$(BUILD_DIR)/release/demo $(ARGS)
 
 # All of these use one profile, so that nothing is built twice.  It has no link-time optimization, which would make the build
-# of each of the many test programs slower.
-test test-long test-18 test-rust test-extension test-sanitizers test-cluster test-cluster-long test-quickstart test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz: export CARGO_PROFILE_RELEASE_LTO = off
+# of each of the many test programs slower.  An overflow panics, and debug assertions are checked, also those of libraries.
+TESTS = test test-long test-18 test-rust test-extension test-sanitizers test-cluster test-cluster-long test-quickstart test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz
+$(TESTS): export CARGO_PROFILE_RELEASE_LTO = off
+$(TESTS): export CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS = true
+$(TESTS): export CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS = true
 test: test-rust test-extension test-cluster test-quickstart test-contrib
 
 # What takes longer.  CI runs both.
@@ -144,7 +149,7 @@ test-cluster: setup-tests
 
 # Those marked as long; outcomes need another extension (test-outcomes).
 test-cluster-long: setup-tests
-	cargo test --release --locked -p onetrip-lab --test cluster -- --test-threads=2 --ignored --skip outcomes::
+	scripts/cargo-test.sh --release --locked -p onetrip-lab --test cluster -- --test-threads=2 --ignored --skip outcomes::
 
 # The commands of docs/quickstart.md, as they stand there.
 test-quickstart:
@@ -166,7 +171,7 @@ test-18:
 	@env -u PG_CONFIG scripts/setup.sh postgres18
 	@scripts/postgres-build.sh 18 $(POSTGRES_18)
 	$(MAKE) --no-print-directory test-extension
-	cargo test --release --locked -p onetrip-lab --test cluster -- --test-threads=2 --include-ignored --skip outcomes:: \
+	scripts/cargo-test.sh --release --locked -p onetrip-lab --test cluster -- --test-threads=2 --include-ignored --skip outcomes:: \
 		--skip census:: --skip detach:: --skip check_finds_every_kind_of_definition
 
 # Part of neither `make test` nor `make test-long`: it builds the release before this one, too.
@@ -242,7 +247,8 @@ lint: lint-format lint-docs lint-monitoring lint-scripts lint-product lint-libra
 # rustfmt leaves comments as they are.
 lint-format: setup-lint
 	cargo fmt --all --check
-	@! LC_ALL=C.UTF-8 grep -rnP --include='*.rs' '^(?=\s*//).{121,}' crates || { echo "comments: at most 120 columns"; false; }
+	@LC_ALL=C.UTF-8 grep -rnP --include='*.rs' '^(?=\s*//).{121,}' crates; \
+		[ $$? = 1 ] || { echo "comments: at most 120 columns"; false; }
 
 lint-docs: setup-docs
 	@scripts/lint-docs.sh
