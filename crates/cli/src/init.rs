@@ -131,6 +131,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     if let [node] = &nodes[..] {
         place::warn_if_only_here(node.listen, "`host` in the topology");
     }
+    Unfinished::check_release(&data)?;
     check_new(&nodes, &Unfinished::folders(&data))?;
     prepare_folder(&data, &args.user)?;
     // As the caller, who may be the only one to read it.
@@ -233,6 +234,23 @@ impl Unfinished {
         unfinished.remove_nodes();
         unfinished.file.set_len(0).with_context(|| format!("write {}", path.display()))?;
         Ok(unfinished)
+    }
+
+    /// The note of an earlier release has no name, only regions, which does not tell whose their folders are by now.
+    fn check_release(data: &Path) -> Result<()> {
+        let note = std::fs::read_to_string(data.join(Self::FILE)).unwrap_or_default();
+        let is_name = |line: &str| {
+            line.strip_prefix('c').is_some_and(|hex| hex.len() == 16 && hex.chars().all(|c| c.is_ascii_hexdigit()))
+        };
+        match note.lines().next() {
+            Some(first) if note.contains('\n') && !is_name(first) => bail!(
+                "an `onetrip init` of an earlier release was interrupted in {}: remove the folders that {} names unless \
+                 they contain a node that is in use, and that file; nothing was changed",
+                data.display(),
+                Self::FILE
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// Makes the nodes' folders.

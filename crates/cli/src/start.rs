@@ -19,8 +19,8 @@ use crate::BadUsage;
 
 /// Run a node and its PostgreSQL in the foreground
 ///
-/// SIGTERM or SIGINT (Ctrl-C) shuts down both in order, and so does a closed terminal (not with `nohup`). Logs go to standard error; RUST_LOG chooses how much is logged
-/// (default: info).
+/// SIGTERM or SIGINT (Ctrl-C) shuts down both in order, and so does a closed terminal (not with `nohup`). Logs go to
+/// standard error; RUST_LOG chooses how much is logged (default: info).
 #[derive(Args)]
 pub struct StartArgs {
     /// The node's folder, as `onetrip init` made it: DIR/<region>

@@ -107,8 +107,8 @@ fn a_verdict_whose_place_is_not_known_is_not_told() {
     }
 }
 
-/// Goal: what an earlier release cannot read is refused in words, whether it would travel in one piece or in parts, while
-/// such a release may be a member; and nothing of it is proposed.
+/// Goal: what an earlier release cannot read is refused in words, whether it would travel in one piece or in parts,
+/// while such a release may be a member; and nothing of it is proposed.
 #[test]
 fn what_needs_a_higher_level_is_refused_whatever_its_size() {
     let certifier = Certifier::new(Limits::default());

@@ -857,6 +857,7 @@ apply_set_up_worker(void)
 	BackgroundWorkerInitializeConnection(ot_database, NULL, 0);
 	ot_is_apply_worker = true;
 
+	ot_user_set_up();
 	ot_apply_set_up_session();
 	apply_set_option("statement_timeout", "0");
 	apply_set_option("lock_timeout", "0");

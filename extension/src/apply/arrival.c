@@ -537,6 +537,7 @@ arrival_set_up(void)
 	BackgroundWorkerInitializeConnection(ot_database, NULL, 0);
 	ot_session_watch_errors();
 	ot_is_apply_worker = ot_writes_early = true;
+	ot_user_set_up();
 	ot_apply_set_up_session();
 	ot_sql_worker_set("statement_timeout", "0");
 	ot_sql_worker_set("lock_timeout", LOCK_TIMEOUT);

@@ -603,6 +603,12 @@ evict_compare_pids(const void *a, const void *b)
 	return *(const int *) a - *(const int *) b;
 }
 
+static int
+evict_compare_tags(const void *a, const void *b)
+{
+	return memcmp(a, b, sizeof(LOCKTAG));
+}
+
 /* May this process be ended?  A server process is no client's; who is decided commits by itself soon. */
 static bool
 evict_may_end(int pid)
@@ -617,27 +623,35 @@ evict_may_end(int pid)
 }
 
 /*
- * Finds the session that holds most of the server's locks.  Returns how many
- * entries of the lock table are taken in all.  Looks at no catalog, since that
- * needs a lock.
+ * Is there no room for another lock?  There is for so many things that are locked,
+ * and for twice as many holders of all of them.  Finds the session that holds most
+ * of the server's locks.  Looks at no catalog, since that needs a lock.
  */
-static int
-evict_find_most_locks(int *most_pid, int *most)
+static bool
+evict_is_lock_table_full(int *most_pid, int *most)
 {
 	LockData   *data = GetLockStatusData();
 	int		   *pids = palloc(sizeof(int) * (data->nelements + 1));
+	LOCKTAG    *tags = palloc(sizeof(LOCKTAG) * (data->nelements + 1));
+	int			room = max_locks_per_xact * (MaxBackends + max_prepared_xacts);
 	int			count = 0;
+	int			things = 0;
 	int			same = 0;
 
 	*most_pid = *most = 0;
 	for (int i = 0; i < data->nelements; i++)
 	{
-		if (!data->locks[i].fastpath)
-			pids[count++] = data->locks[i].leaderPid;
+		if (data->locks[i].fastpath)
+			continue;
+		tags[count] = data->locks[i].locktag;
+		pids[count++] = data->locks[i].leaderPid;
 	}
 	qsort(pids, count, sizeof(int), evict_compare_pids);
+	qsort(tags, count, sizeof(LOCKTAG), evict_compare_tags);
 	for (int i = 0; i < count; i++)
 	{
+		if (i == 0 || evict_compare_tags(&tags[i], &tags[i - 1]) != 0)
+			things++;
 		same = i > 0 && pids[i] == pids[i - 1] ? same + 1 : 1;
 		if ((i + 1 == count || pids[i + 1] != pids[i]) && same > *most && evict_may_end(pids[i]))
 		{
@@ -646,9 +660,10 @@ evict_find_most_locks(int *most_pid, int *most)
 		}
 	}
 	pfree(pids);
+	pfree(tags);
 	pfree(data->locks);
 	pfree(data);
-	return count;
+	return things >= room || count >= 2 * room;
 }
 
 /* `stands`: the worker has failed, or is not there. */
@@ -669,7 +684,7 @@ evict_from_full_lock_table(bool stands)
 	if (now < next)
 		return;
 	next = TimestampTzPlusMilliseconds(now, LOCK_TABLE_MS);
-	if (evict_find_most_locks(&pid, &locks) < max_locks_per_xact * (MaxBackends + max_prepared_xacts))
+	if (!evict_is_lock_table_full(&pid, &locks))
 	{
 		since = 0;
 		return;

@@ -94,6 +94,7 @@ ot_sql_worker_start(const char *name)
 		ot_sql_worker_set("transaction_timeout", "0");
 		ot_sql_worker_set("event_triggers", "off");
 	}
+	ot_user_set_up();
 	pgstat_report_appname(name);
 	worker_name = name;
 }

@@ -168,6 +168,7 @@ typedef struct OtUserContext
 	bool		read_only;
 } OtUserContext;
 
+extern void ot_user_set_up(void);
 extern void ot_user_enter(OtUserContext *saved, Oid role, int rules);
 extern void ot_user_leave(const OtUserContext *saved);
 extern void ot_user_log_in(Oid role);

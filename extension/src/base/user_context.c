@@ -24,8 +24,22 @@
 #include "base/base.h"
 
 #include "access/xact.h"
+#include "catalog/pg_authid.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
+
+/*
+ * Called once in a process of ours.  PostgreSQL starts it with a session user and
+ * without a value of the setting, to which nothing could be put back.
+ */
+void
+ot_user_set_up(void)
+{
+	StartTransactionCommand();
+	SetConfigOption("session_authorization", GetUserNameFromId(BOOTSTRAP_SUPERUSERID, false),
+					PGC_SUSET, PGC_S_OVERRIDE);
+	CommitTransactionCommand();
+}
 
 /*
  * Makes the role the session user, until the caller's nest level of settings ends.
@@ -37,8 +51,9 @@ ot_user_log_in(Oid role)
 	Oid			user;
 	int			security_context;
 
-	if (GetSessionUserId() == role || !(ot_is_apply_worker || MyBackendType == B_BG_WORKER))
+	if (GetSessionUserId() == role || !(ot_is_apply_worker || ot_builds_indexes))
 		return;
+	OT_ASSERT(GetConfigOption("session_authorization", false, false) != NULL);
 	GetUserIdAndSecContext(&user, &security_context);
 	/* the setting cannot be changed under restricted rules, and takes the current user with it */
 	SetUserIdAndSecContext(user, 0);
@@ -84,8 +99,9 @@ ot_user_enter(OtUserContext *saved, Oid role, int rules)
 void
 ot_user_leave(const OtUserContext *saved)
 {
-	XactReadOnly = saved->read_only;
+	/* it may put back a transaction_read_only that was ours */
 	if (saved->nest_level > 0)
 		ot_user_log_out(saved->nest_level);
+	XactReadOnly = saved->read_only;
 	SetUserIdAndSecContext(saved->user, saved->security_context);
 }

@@ -35,6 +35,7 @@
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "rewrite/rewriteHandler.h"
+#include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
@@ -140,12 +141,15 @@ own_tables_check_lock(Oid relid, Locked *locked)
 	if (get_rel_relkind(relid) != RELKIND_VIEW || list_member_oid(locked->views, relid))
 		return;
 	locked->views = lappend_oid(locked->views, relid);
-	view = try_relation_open(relid, AccessShareLock);
-	if (view == NULL)
+	/* LOCK ... NOWAIT does not wait; once it holds the lock, the view is looked into again */
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
 		return;
-	if (view->rd_rel->relkind == RELKIND_VIEW)
+	view = try_relation_open(relid, NoLock);
+	if (view != NULL && view->rd_rel->relkind == RELKIND_VIEW)
 		(void) own_tables_check_lock_in_query((Node *) get_view_query(view), locked);
-	relation_close(view, AccessShareLock);
+	if (view != NULL)
+		relation_close(view, NoLock);
+	UnlockRelationOid(relid, AccessShareLock);
 }
 
 /* Called before a utility statement, and after LOCK: in between, others may have changed a view. */

@@ -57,6 +57,15 @@ CREATE INDEX CONCURRENTLY unlogged_id ON unlogged (id);
 CREATE MATERIALIZED VIEW seen AS SELECT id, v FROM t;
 CREATE INDEX CONCURRENTLY seen_v ON seen (v);
 SELECT bool_and(indisvalid) FROM pg_index WHERE indexrelid IN ('own_id'::regclass, 'unlogged_id'::regclass, 'seen_v'::regclass);
+-- One that fails for an owner who is no superuser: the worker is who it was, says so, and builds the next one.
+INSERT INTO own VALUES (1), (2);
+SET ROLE other_owner;
+CREATE UNIQUE INDEX CONCURRENTLY own_twice ON own ((id * 0));
+\echo :LAST_ERROR_SQLSTATE
+CREATE INDEX CONCURRENTLY own_next ON own (id);
+SELECT indexrelid::regclass, indisvalid FROM pg_index WHERE indrelid = 'own'::regclass ORDER BY 1;
+DROP INDEX CONCURRENTLY own_twice;
+RESET ROLE;
 
 -- A function of the index fails: the index is there, and not valid, as in PostgreSQL; a job goes on trying.
 CREATE FUNCTION fails(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN 1 / ($1 - 50); END $$;

@@ -151,6 +151,7 @@ pub fn run(args: &AdoptArgs) -> Result<ExitCode> {
         bail!("{} contains a node already; nothing was changed", data.display());
     }
     if !args.check {
+        ensure!(!from.starts_with(&data), "--from {} is in --data: choose another folder for the node", from.display());
         refuse_leftovers(&data, &OF_A_JOIN)?;
     }
     let old = old(args, &from)?;

@@ -231,8 +231,8 @@ fn config(args: &RestoreArgs, manifest: &Manifest, place: &Place, bin_dir: &Path
         tls: !args.lab.asked(),
         postgres: Some(PostgresConfig::new(place.port, bin_dir.to_path_buf(), database, user)),
         data_dir: data.to_path_buf(),
-        // The id is set once the log has been decided, to one that no member ever had.  The log's own table says whether
-        // an operator has chosen the leader's place.
+        // The id is set once the log has been decided, to one that no member ever had.  The log's own table says
+        // whether an operator has chosen the leader's place.
         ..NodeConfig::new(cluster, NodeId(0), region, place.listen, place.http)
     })
 }

@@ -596,6 +596,11 @@ fn an_interrupted_init_is_not_in_the_way_of_the_next() -> Result<()> {
     let seeds =
         REGIONS.iter().map(|name| Ok(NodeConfig::load(&data.join(name))?.key_seed)).collect::<Result<Vec<_>>>()?;
     ensure!(!seeds[0].is_none() && seeds.iter().all(|seed| *seed == seeds[0]));
+    // The note of an earlier release does not tell whose the folders are.
+    std::fs::write(data.join("init.unfinished"), "a\nb\n")?;
+    let refused = init().output()?;
+    ensure!(!refused.status.success() && told(&refused).contains("of an earlier release"), "{}", told(&refused));
+    ensure!(data.join("init.unfinished").exists() && data.join("a/node.toml").is_file());
     Ok(())
 }
 

@@ -136,7 +136,15 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             let number = self.reads.number();
             let named = BTreeMap::from([(self.id, self.consensus.last_on_disk())]);
             let conf = self.consensus.conf().clone();
-            self.reads.open.push_back(Question { number, readers, confirms, conf, named, leased, ask_again_at: self.tick });
+            self.reads.open.push_back(Question {
+                number,
+                readers,
+                confirms,
+                conf,
+                named,
+                leased,
+                ask_again_at: self.tick,
+            });
             // Perhaps all is known that it takes.
             self.answer_reads(host);
         }

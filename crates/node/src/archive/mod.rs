@@ -173,6 +173,8 @@ pub struct Archive {
     decided: Marks,
     /// When the last batch was handed over, or others were last asked whether something newer was decided.
     quiet_since: Instant,
+    /// The time that others are asked about, unless a batch has been handed over since.
+    quiet_asked_ms: Option<u64>,
     /// Up to this time nothing was acknowledged anywhere that is not in `decided`.
     quiet_until_ms: Option<u64>,
 }
@@ -228,22 +230,27 @@ impl Archive {
             next: None,
             decided: marks,
             quiet_since: Instant::now(),
+            quiet_asked_ms: None,
             quiet_until_ms: None,
         })
     }
 
     /// Nothing came for a while: the time for which it wants to be told ([`Archive::quiet_until`]) that all is here.
     pub fn asks_whether_quiet(&mut self) -> Option<u64> {
-        let is_time = self.quiet_since.elapsed() >= QUIET_MARK_EVERY;
-        is_time.then(|| {
-            self.quiet_since = Instant::now();
-            now_ms()
-        })
+        if self.quiet_since.elapsed() < QUIET_MARK_EVERY {
+            return None;
+        }
+        self.quiet_since = Instant::now();
+        // An answer to an earlier question will do, and says what it was asked.
+        Some(*self.quiet_asked_ms.get_or_insert_with(now_ms))
     }
 
-    /// Everything that was acknowledged anywhere before this time is decided here.
+    /// Everything that was acknowledged anywhere before this time is decided here.  That says nothing new if something
+    /// has been handed over since it was asked, with a later time.
     pub fn quiet_until(&mut self, time_ms: u64) {
-        self.quiet_until_ms = Some(time_ms);
+        if self.quiet_asked_ms == Some(time_ms) {
+            (self.quiet_asked_ms, self.quiet_until_ms) = (None, Some(time_ms));
+        }
     }
 
     /// Everything up to `index` is decided.
@@ -284,7 +291,7 @@ impl Archive {
         let is_taken = self.batches.as_ref().is_some_and(|batches| batches.try_send(batch).is_ok());
         match is_taken {
             // What it says of the time is newer than what was confirmed before.
-            true => (self.quiet_since, self.quiet_until_ms) = (Instant::now(), None),
+            true => (self.quiet_since, self.quiet_asked_ms, self.quiet_until_ms) = (Instant::now(), None, None),
             false => self.shared.lock().under_way_bytes -= bytes,
         }
         is_taken

@@ -599,18 +599,32 @@ fn a_quiet_time_is_noted_when_it_is_confirmed_and_all_is_archived() {
     assert_eq!(archive.asks_whether_quiet(), None);
     archive.pump(&node_log).unwrap();
     assert_eq!(archive.report(LogIndex(50)).time_ms, before);
-    archive.quiet_until(asked + 5000);
-    pump_until(&mut archive, &node_log, "noted", |r| r.time_ms == asked + 5000);
+    archive.quiet_until(asked);
+    pump_until(&mut archive, &node_log, "noted", |r| r.time_ms == asked);
+    let mut ask = |archive: &mut Archive, asked| {
+        archive.quiet_asked_ms = Some(asked);
+        asked
+    };
     // Entries that are decided by then go first, with a time of their own.
+    let early = ask(&mut archive, asked + 6000);
     node_log.append(&[entry(51)], None, false).unwrap();
     archive.decided.note(LogIndex(51), Instant::now(), asked + 7000);
-    archive.quiet_until(asked + 6000);
+    archive.quiet_until(early);
     pump_until(&mut archive, &node_log, "archived", |r| r.archived == LogIndex(51));
     assert_eq!(archive.quiet_until_ms, None);
+    // An answer that comes late does not take the time back to when it was asked.
+    let late = ask(&mut archive, asked + 8000);
+    std::thread::sleep(MARK_EVERY);
+    node_log.append(&[entry(52)], None, false).unwrap();
+    archive.decided.note(LogIndex(52), Instant::now(), asked + 300_000);
+    pump_until(&mut archive, &node_log, "archived", |r| r.archived == LogIndex(52));
+    archive.quiet_until(late);
+    archive.pump(&node_log).unwrap();
     archive.end();
     let mut reader = Reader::open(&folder).unwrap();
-    assert_eq!(reader.decided_within(LogIndex(51)).unwrap(), Some((asked + 5000, asked + 7000)));
-    assert_eq!(reader.end().unwrap(), (LogIndex(51), asked + 7000));
+    assert_eq!(reader.decided_within(LogIndex(51)).unwrap(), Some((asked, asked + 7000)));
+    assert_eq!(reader.decided_within(LogIndex(52)).unwrap(), Some((asked + 7000, asked + 300_000)));
+    assert_eq!(reader.end().unwrap(), (LogIndex(52), asked + 300_000));
 }
 
 /// Goal: reading a backlog from the disk does not keep the core thread for longer than one batch takes.

@@ -49,6 +49,10 @@ impl CoreThread {
 
     /// Proposes the entry that leaves this one out, unless something has changed meanwhile.
     pub(super) fn kept_skipped(&mut self, kept: std::result::Result<Kept, (LogIndex, Error)>, answer: Answer) {
+        // Whoever asked has been told that it was not.
+        if answer.is_closed() {
+            return;
+        }
         let not_kept = |(index, e)| format!("log index {index} is not left out: it cannot be saved first: {e}");
         let may_be = kept.map_err(not_kept).and_then(|kept| match self.why_not_skipped(kept.index, kept.force) {
             Some(why) => Err(why),

@@ -527,9 +527,9 @@ impl RaftLog {
         }
     }
 
-    /// Removes segments that contain nothing above `upto`, nor parts of a transaction above it, the oldest first and not
-    /// all at once: to be called again and again.  Everything up to there must be committed, and no longer needed by
-    /// anyone.
+    /// Removes segments that contain nothing above `upto`, nor parts of a transaction above it, the oldest first and
+    /// not all at once: to be called again and again.  Everything up to there must be committed, and no longer needed
+    /// by anyone.
     pub fn cut(&mut self, upto: LogIndex) -> Result<()> {
         let before = self.before_first();
         let old_segments = self.segments_to_cut(upto);
@@ -550,9 +550,9 @@ impl RaftLog {
         Ok(())
     }
 
-    /// How many of the oldest segments are to be removed now.  Neither the one that is then the oldest nor any later one
-    /// may contain an entry that belongs before it: the segments that are left, read by themselves, are then the same
-    /// log.  If that is so only after more than can be removed at once, they go all the same.
+    /// How many of the oldest segments are to be removed now.  Neither the one that is then the oldest nor any later
+    /// one may contain an entry that belongs before it: the segments that are left, read by themselves, are then the
+    /// same log.  If that is so only after more than can be removed at once, they go all the same.
     fn segments_to_cut(&self, upto: LogIndex) -> usize {
         let upto = self.spans.cut_to(upto);
         let (mut lowest, mut begins) = (u64::MAX, 0);
