@@ -239,7 +239,7 @@ if [ -n "${TESTS:-}${SPECS:-}" ] && [ -z "${RESTARTS:-}" ]; then
     restarts=
 fi
 for test in $restarts; do
-    wrong= unchecked= under_way=$test
+    wrong='' unchecked='' under_way=$test
     # Not as a condition, in which bash would go on after a command that fails.
     # shellcheck disable=SC1090
     . "t/$test.sh"

@@ -24,5 +24,6 @@ if [ "$(id -u)" -eq 0 ]; then
     kill "$foreign" "$root"
     wait "$foreign" "$root" 2>/dev/null || true
 else
+    # shellcheck disable=SC2034
     unchecked="only root can start a process of another user"
 fi
