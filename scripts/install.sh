@@ -21,6 +21,10 @@ case "${1:-}" in
         for program in onetrip examples/pages; do
             [ -x "$programs/$program" ] || { echo "install: $programs/$program is missing: make build" >&2; exit 1; }
         done
+        if "$programs/onetrip" --version | grep -q 'built for tests'; then
+            echo "install: $programs/onetrip was built for tests, in which an overflow ends it: make build" >&2
+            exit 1
+        fi
         pages=$(mktemp -d)
         trap 'rm -rf "$pages"' EXIT
         "$programs/examples/pages" "$pages"

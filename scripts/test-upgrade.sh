@@ -42,7 +42,8 @@ build() {
     install -m 644 "$releases/postgres-$1/usr/lib/postgresql/15/lib/onetrip.so" "$releases/$1/onetrip.so"
     install -m 644 "$2"/extension/onetrip.control "$2"/extension/onetrip--*.sql "$releases/$1/extension/"
 }
-build previous "$work/source" "$work/target"
+# As it was shipped.
+(unset CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS; build previous "$work/source" "$work/target")
 build present "$PWD" "$target"
 rm -rf "$releases/postgres"
 cp -a "$releases/postgres-present" "$releases/postgres"

@@ -43,12 +43,17 @@ use clap::{CommandFactory, Parser, Subcommand};
 /// Whether the node in this build contains what only tests need.
 pub const IS_FOR_TESTS: bool = onetrip_node::IS_FOR_TESTS;
 
+const VERSION: &str = match cfg!(debug_assertions) {
+    true => concat!(env!("CARGO_PKG_VERSION"), ", built for tests"),
+    false => env!("CARGO_PKG_VERSION"),
+};
+
 /// One PostgreSQL database that runs in several regions.
 ///
 /// A cluster is a set of regions, each with a node (this program) and the PostgreSQL that it runs. Every region accepts
 /// every transaction. Statements run inside the region; only COMMIT communicates with the other regions.
 #[derive(Parser)]
-#[command(name = "onetrip", version, propagate_version = true, arg_required_else_help = true)]
+#[command(name = "onetrip", version = VERSION, propagate_version = true, arg_required_else_help = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

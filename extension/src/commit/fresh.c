@@ -677,15 +677,29 @@ fresh_before_query(QueryDesc *query, int eflags)
 		fresh_replace_snapshot(query);
 }
 
+/* A plan is made ready to be shown: its functions are looked up, and not run. */
+static bool explaining = false;
+
 static void
 ot_fresh_executor_start(QueryDesc *query, int eflags)
 {
+	bool		before = explaining;
+
 	if (unlikely(fresh_is_wanted()))
 		fresh_before_query(query, eflags);
-	if (prev_executor_start)
-		prev_executor_start(query, eflags);
-	else
-		standard_ExecutorStart(query, eflags);
+	explaining = (eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0;
+	PG_TRY();
+	{
+		if (prev_executor_start)
+			prev_executor_start(query, eflags);
+		else
+			standard_ExecutorStart(query, eflags);
+	}
+	PG_FINALLY();
+	{
+		explaining = before;
+	}
+	PG_END_TRY();
 }
 
 /*
@@ -711,7 +725,7 @@ ot_fresh_object_access(ObjectAccessType access, Oid class_id, Oid object_id, int
 {
 	if (prev_object_access)
 		prev_object_access(access, class_id, object_id, sub_id, arg);
-	if (unlikely(fresh_is_wanted()) && access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
+	if (unlikely(fresh_is_wanted()) && !explaining && access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
 		ot_fresh_reads_large_object(object_id))
 		fresh_before_large_object();
 }

@@ -29,6 +29,7 @@
 #include "commands/tablespace.h"
 #include "commands/user.h"
 #include "libpq/crypt.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "parser/analyze.h"
@@ -39,6 +40,7 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
@@ -251,48 +253,63 @@ ot_ddl_check_text(const char *text, Node *stmt)
 		ot_ddl_refuse(what, hint);
 }
 
-/*
- * Is the SESSION_USER at this place a role?  PostgreSQL itself tells: "none" may be
- * the name of anything else, but of no role.
- */
-static bool
-ddl_text_is_role(const char *text, int location)
+static const char session_role[] = "session_user";
+/* of the same length, so that places stay where they are */
+static const char no_session_role[] = "\"none\"      ";
+
+StaticAssertDecl(sizeof(session_role) == sizeof(no_session_role), "places move");
+
+/* Returns the SQLSTATE with which the parser refuses this, or 0, and where it does, in bytes. */
+static int
+ddl_text_parse(const char *text, int *place)
 {
 	MemoryContext context = CurrentMemoryContext;
+	MemoryContext own = AllocSetContextCreate(context, "onetrip trial", ALLOCSET_DEFAULT_SIZES);
 	volatile int code = 0;
+	volatile int position = 0;
 
+	CHECK_FOR_INTERRUPTS();
+	MemoryContextSwitchTo(own);
 	PG_TRY();
 	{
-		(void) raw_parser(psprintf("%.*s\"none\"%s", location, text, text + location + strlen("session_user")),
-						  RAW_PARSE_DEFAULT);
+		(void) raw_parser(text, RAW_PARSE_DEFAULT);
 	}
 	PG_CATCH();
 	{
 		code = geterrcode();
+		position = geterrposition();
 		if (code != ERRCODE_RESERVED_NAME && code != ERRCODE_SYNTAX_ERROR)
 			PG_RE_THROW();
-		MemoryContextSwitchTo(context);
 		FlushErrorState();
 	}
 	PG_END_TRY();
-	return code == ERRCODE_RESERVED_NAME;
+	MemoryContextSwitchTo(context);
+	MemoryContextDelete(own);
+	*place = pg_mbcharcliplen(text, strlen(text), Max(position - 1, 0));
+	return code;
 }
 
 /*
  * Writes the name of the session's role in place of SESSION_USER as a role, which
  * in other regions would be the apply worker's.  In an expression it is part of the
- * definition.
+ * definition.  PostgreSQL itself tells which it is: "none" may be the name of
+ * anything else, but of no role.  It parses the text once more for each role.
  */
 void
 ot_ddl_name_session_user(char **text)
 {
-	const char *name = quote_identifier(GetUserNameFromId(GetSessionUserId(), false));
 	core_yyscan_t scanner;
 	core_yy_extra_type extra;
 	core_YYSTYPE value;
 	YYLTYPE		location;
+	const size_t length = strlen(session_role);
+	char	   *trial = pstrdup(*text);
 	List	   *places = NIL;
-	ListCell   *lc;
+	int			next = 0;
+	int			code;
+	int			place;
+	StringInfoData named;
+	int			copied = 0;
 	int			guc_level = NewGUCNestLevel();
 
 	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
@@ -301,19 +318,34 @@ ot_ddl_name_session_user(char **text)
 	extra.escape_string_warning = false;
 	while (core_yylex(&value, &location, scanner) != 0)
 	{
-		/* the last one first, so that locations stay right */
-		if (pg_strcasecmp(extra.scanbuf + location, "session_user") == 0)
-			places = lcons_int(location, places);
+		if (pg_strcasecmp(extra.scanbuf + location, session_role) != 0)
+			continue;
+		places = lappend_int(places, location);
+		memcpy(trial + location, no_session_role, length);
 	}
 	scanner_finish(scanner);
-	foreach(lc, places)
+	initStringInfo(&named);
+	while (next < list_length(places) && (code = ddl_text_parse(trial, &place)) != 0)
 	{
-		int			at = lfirst_int(lc);
+		int			at = list_nth_int(places, next++);
 
-		if (ddl_text_is_role(*text, at))
-			*text = psprintf("%.*s%s%s", at, *text, name, *text + at + strlen("session_user"));
+		/* It is the last one before what the parser stumbles at; earlier ones are none. */
+		while (next < list_length(places) && list_nth_int(places, next) <= place)
+			at = list_nth_int(places, next++);
+		memcpy(trial + at, session_role, length);
+		if (code == ERRCODE_RESERVED_NAME)
+		{
+			appendBinaryStringInfo(&named, *text + copied, at - copied);
+			appendStringInfoString(&named, quote_identifier(GetUserNameFromId(GetSessionUserId(), false)));
+			copied = at + length;
+		}
 	}
 	AtEOXact_GUC(true, guc_level);
+	if (copied > 0)
+	{
+		appendStringInfoString(&named, *text + copied);
+		*text = named.data;
+	}
 }
 
 /*

@@ -248,6 +248,8 @@ ALTER DEFAULT PRIVILEGES FOR ROLE SESSION_USER, SESSION_USER GRANT SELECT ON TAB
 CREATE POLICY a ON "of whom" TO SESSION_USER USING (who IS NOT DISTINCT FROM SESSION_USER OR who IS DISTINCT FROM session_user);
 CREATE POLICY b ON "of whom" USING (EXISTS (SELECT FROM "of whom" o GROUP BY session_user, o.who ORDER BY session_user, o.who));
 CREATE VIEW "grouped" AS SELECT session_user AS session_user, count(*) OVER (PARTITION BY session_user, "group") FROM "of whom";
+CREATE VIEW "in from" AS SELECT f.* FROM SESSION_USER u, ROWS FROM (SESSION_USER) f, ROWS FROM (session_user, current_user) g (a, b) WHERE u IS NOT NULL;
+GRANT SELECT ON "in from" TO session_user;
 ALTER TABLE "of whom" ADD CHECK (who IS DISTINCT FROM session_user);
 CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 CREATE TRIGGER never AFTER INSERT ON "of whom" FOR EACH ROW WHEN (new.who IS DISTINCT FROM session_user) EXECUTE FUNCTION never();
@@ -255,6 +257,12 @@ RESET SESSION AUTHORIZATION;
 :operations;
 ROLLBACK;
 SET SESSION AUTHORIZATION ddl_owner;
+-- Of many it does not take the longer for each.
+SET statement_timeout = '10s';
+DO $$ BEGIN EXECUTE (SELECT format('CREATE VIEW many AS SELECT 1 AS one WHERE ''x'' IN (%s)', string_agg('session_user', ', ')) FROM generate_series(1, 20000)); END $$;
+SELECT length(pg_get_viewdef('many')) > 200000 AS whole;
+DROP VIEW many;
+RESET statement_timeout;
 DROP TABLE "of whom";
 CREATE TEMP VIEW me AS SELECT session_user;
 RESET SESSION AUTHORIZATION;

@@ -277,6 +277,8 @@ SELECT * FROM lo_get(1, 0, 1);
 SELECT x FROM (VALUES (1), (2)) AS v (x) WHERE lo_get(x::oid) IS NOT NULL UNION ALL SELECT 3;
 SELECT (SELECT lo_open(1, 262144));
 :questions
+EXPLAIN (COSTS off) SELECT lo_get(1);
+:questions
 -- What does not show in its plan asks all the same, once it runs.
 SELECT (xpath('//count/text()', query_to_xml('SELECT count(*) FROM fresh.t', false, false, '')))[1] AS count;
 :questions

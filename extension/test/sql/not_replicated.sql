@@ -70,6 +70,15 @@ COMMIT;
 DROP TABLE local_table CASCADE;
 -- What all databases have in common is changed on this server only.
 CREATE ROLE not_replicated_role;
+-- A schema of somebody's that is called like the extension's.
+CREATE SCHEMA onetrip AUTHORIZATION not_replicated_role;
+SET ROLE not_replicated_role;
+CREATE TABLE onetrip.t (id int PRIMARY KEY);
+BEGIN;
+LOCK TABLE onetrip.t;
+COMMIT;
+RESET ROLE;
+DROP SCHEMA onetrip CASCADE;
 ALTER ROLE not_replicated_role RENAME TO not_replicated_too;
 COMMENT ON ROLE not_replicated_too IS 'here';
 ALTER DATABASE :replicated SET work_mem = '5MB';

@@ -32,9 +32,11 @@ for _ in $(seq 300); do
     grep -q full "$work/filler.log" && break
     sleep 0.1
 done
+grep -q full "$work/filler.log" || wrong="the lock table is not full: $(cat "$work/filler.log")
+"
 kill -TERM "$worker"
 said=$(query "SELECT 1" 2>&1) || true
-[[ $said == *"out of shared memory"* ]] || wrong="somebody can connect: $said
+[[ $said == *"out of shared memory"* ]] || wrong="${wrong}somebody can connect: $said
 "
 for _ in $(seq 300); do
     query "INSERT INTO filled VALUES (1)" >"$work/filled.log" 2>&1 && break

@@ -80,8 +80,8 @@ async fn large_objects(lab: &Lab) {
     lab.everywhere().await;
     let function = number(&c, "select 'lo_get(oid)'::regprocedure::oid::bigint").await.unwrap() as u32;
     let mut fast_path = FastPath::open(lab, 2).await;
-    fast_path.query("set onetrip.read = fresh").await;
-    c.must("set onetrip.read = fresh").await;
+    fast_path.query("set onetrip.read = fresh; set onetrip.commit_timeout = '60s'").await;
+    c.must("set onetrip.read = fresh; set onetrip.commit_timeout = '60s'").await;
     let ways = [
         // What PL/pgSQL evaluates by itself, arguments of CALL, a query; last of all the protocol's function call.
         "do $$ begin if lo_get(700) <> 'expected'::bytea then raise 'sees an older one'; end if; end $$",

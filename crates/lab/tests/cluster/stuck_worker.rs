@@ -120,7 +120,7 @@ async fn sessions_of_a_region_that_stands_still_are_told_so() {
     fragile_in_b(
         &lab,
         "if v = 'poison' and not exists (select from public.mended) then
-             perform pg_sleep(2);
+             perform pg_sleep(5);
              raise 'not in this region: %', v;
          end if",
     )
