@@ -601,7 +601,7 @@ fn a_quiet_time_is_noted_when_it_is_confirmed_and_all_is_archived() {
     assert_eq!(archive.report(LogIndex(50)).time_ms, before);
     archive.quiet_until(asked);
     pump_until(&mut archive, &node_log, "noted", |r| r.time_ms == asked);
-    let mut ask = |archive: &mut Archive, asked| {
+    let ask = |archive: &mut Archive, asked| {
         archive.quiet_asked_ms = Some(asked);
         asked
     };
