@@ -136,7 +136,7 @@ ddl_apply_leave_unchecked(RangeVar *table, Node *node)
  * that they are empty.
  */
 static bool
-ddl_apply_adds_to_empty(RangeVar *table, const char *column)
+ddl_apply_adds_to_empty(List *commands, RangeVar *table, const char *column)
 {
 	Oid			relid = RangeVarGetRelid(table, AccessExclusiveLock, true);
 	bool		answer = OidIsValid(relid);
@@ -150,7 +150,7 @@ ddl_apply_adds_to_empty(RangeVar *table, const char *column)
 
 		/* of a temporary child the file may be gone with a crash */
 		if (rel->rd_rel->relpersistence != RELPERSISTENCE_TEMP)
-			answer &= get_attnum(lfirst_oid(lc), column) == InvalidAttrNumber &&
+			answer &= !ot_ddl_keeps_column(commands, lfirst_oid(lc), column) &&
 				(!RELKIND_HAS_STORAGE(rel->rd_rel->relkind) || RelationGetNumberOfBlocks(rel) == 0);
 		relation_close(rel, NoLock);
 	}
@@ -220,7 +220,7 @@ ddl_apply_leave_to_results(Node *stmt)
 				ddl_apply_leave_unchecked(table, lfirst(of_column));
 			if ((((AlterTableStmt *) stmt)->objtype == OBJECT_TABLE ||
 				 ((AlterTableStmt *) stmt)->objtype == OBJECT_FOREIGN_TABLE) &&
-				ddl_apply_adds_to_empty(table, column->colname))
+				ddl_apply_adds_to_empty(((AlterTableStmt *) stmt)->cmds, table, column->colname))
 			{
 				AlterTableCmd *set = ddl_apply_take_default_out(column);
 

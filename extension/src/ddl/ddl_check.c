@@ -232,16 +232,54 @@ ddl_check_generates_from_oids(Node *node, void *context)
 	return raw_expression_tree_walker(node, ddl_check_generates_from_oids, context);
 }
 
-/* Does the expression refer to a column that does not exist yet? */
+/*
+ * Is the column there, and does it stay?  PostgreSQL drops columns before it adds
+ * others, in whatever order the statement has its commands.
+ */
+bool
+ot_ddl_keeps_column(List *commands, Oid relid, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, commands)
+	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+
+		if (command->subtype == AT_DropColumn && strcmp(command->name, name) == 0)
+			return false;
+	}
+	return get_attnum(relid, name) != InvalidAttrNumber;
+}
+
+typedef struct Altered
+{
+	List	   *commands;
+	Oid			relid;
+} Altered;
+
+/* Does the expression refer to a column that does not exist yet, or not with the type that it will have? */
 static bool
 ddl_check_refers_to_new(Node *node, void *context)
 {
+	Altered    *altered = context;
+	const char *name;
+	ListCell   *lc;
+
 	if (node == NULL)
 		return false;
-	if (IsA(node, ColumnRef))
-		return ddl_check_column_name(node) != NULL &&
-			get_attnum(*(Oid *) context, ddl_check_column_name(node)) == InvalidAttrNumber;
-	return raw_expression_tree_walker(node, ddl_check_refers_to_new, context);
+	if (!IsA(node, ColumnRef))
+		return raw_expression_tree_walker(node, ddl_check_refers_to_new, context);
+	name = ddl_check_column_name(node);
+	if (name == NULL)
+		return false;
+	foreach(lc, altered->commands)
+	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+
+		if (command->subtype == AT_AlterColumnType && strcmp(command->name, name) == 0)
+			return true;
+	}
+	return !ot_ddl_keeps_column(altered->commands, altered->relid, name);
 }
 
 /*
@@ -278,14 +316,14 @@ ddl_check_computes_same(ParseState *pstate, Node *expression, TypeName *column_t
  * enforces that it is IMMUTABLE.
  */
 static bool
-ddl_check_generates_same(ParseState *pstate, Relation rel, Node *raw, TypeName *column_type)
+ddl_check_generates_same(ParseState *pstate, Relation rel, List *commands, Node *raw, TypeName *column_type)
 {
-	Oid			relid = RelationGetRelid(rel);
+	Altered		altered = {commands, RelationGetRelid(rel)};
 	Node	   *expression;
 
 	if (ddl_check_generates_from_oids(raw, NULL))
 		return false;
-	if (ddl_check_refers_to_new(raw, &relid))
+	if (ddl_check_refers_to_new(raw, &altered))
 		return true;
 	addNSItemToQuery(pstate, addRangeTableEntryForRelation(pstate, rel, AccessShareLock, NULL,
 														   false, true),
@@ -297,14 +335,14 @@ ddl_check_generates_same(ParseState *pstate, Relation rel, Node *raw, TypeName *
 
 /* Would ADD COLUMN give existing rows the same values in every region? */
 static bool
-ddl_check_adds_same(ParseState *pstate, Relation rel, AlterTableCmd *command)
+ddl_check_adds_same(ParseState *pstate, Relation rel, List *commands, AlterTableCmd *command)
 {
 	ColumnDef  *column = castNode(ColumnDef, command->def);
 	bool		has_default = false;
 	Node	   *of_type;
 	ListCell   *lc;
 
-	if (command->missing_ok && get_attnum(RelationGetRelid(rel), column->colname) != InvalidAttrNumber)
+	if (command->missing_ok && ot_ddl_keeps_column(commands, RelationGetRelid(rel), column->colname))
 		return true;
 	if (ddl_check_is_serial(column->typeName))
 		return false;
@@ -317,7 +355,7 @@ ddl_check_adds_same(ParseState *pstate, Relation rel, AlterTableCmd *command)
 		if (constraint->contype == CONSTR_GENERATED)
 		{
 			has_default = true;
-			if (!ddl_check_generates_same(pstate, rel, constraint->raw_expr, column->typeName))
+			if (!ddl_check_generates_same(pstate, rel, commands, constraint->raw_expr, column->typeName))
 				return false;
 		}
 		if (constraint->contype == CONSTR_DEFAULT && constraint->raw_expr)
@@ -432,7 +470,7 @@ ddl_check_typed_table(AlterTableStmt *stmt, Oid relid, LOCKMODE lockmode, const 
 			continue;
 		pstate = make_parsestate(NULL);
 		pstate->p_sourcetext = query;
-		if (command->subtype == AT_AddColumn && !ddl_check_adds_same(pstate, rel, command))
+		if (command->subtype == AT_AddColumn && !ddl_check_adds_same(pstate, rel, stmt->cmds, command))
 			what = "ADD ATTRIBUTE with a default that may differ between regions";
 		else if (command->subtype == AT_AlterColumnType && !ddl_check_converts_same(pstate, rel, command))
 			what = "ALTER ATTRIBUTE with a conversion that may differ between regions";
@@ -553,7 +591,7 @@ ot_ddl_fills(Node *node, const char *query, List **fills, bool *children)
 
 		pstate->p_sourcetext = query;
 		if (command->subtype == AT_AddColumn)
-			*children |= !ddl_check_adds_same(pstate, rel, command);
+			*children |= !ddl_check_adds_same(pstate, rel, stmt->cmds, command);
 		else if (command->subtype == AT_AlterColumnType)
 		{
 			converts = true;
@@ -754,6 +792,9 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 				if (strcmp(option->defname, "set") == 0)
 					ddl_check_from_current((VariableSetStmt *) option->arg);
 			}
+			break;
+		case T_CreateStatsStmt:
+			ot_ddl_check_statistics((CreateStatsStmt *) stmt);
 			break;
 		case T_AlterRoleSetStmt:
 			ddl_check_from_current(((AlterRoleSetStmt *) stmt)->setstmt);

@@ -92,8 +92,10 @@ extern void ot_children_drop(void);
 
 /* ddl_make_way.c; more of it is in ddl.h */
 extern void ot_ddl_make_way_for(Node *stmt);
+extern void ot_ddl_check_statistics(CreateStatsStmt *stmt);
 
 /* ddl_check.c */
+extern bool ot_ddl_keeps_column(List *commands, Oid relid, const char *name);
 extern void ot_ddl_check_everywhere(Node *stmt);
 extern Oid	ot_ddl_fills(Node *stmt, const char *query, List **fills, bool *children);
 extern void ot_ddl_check_reindex(ReindexStmt *stmt);

@@ -310,8 +310,8 @@ ddl_make_way_look_at_statement(Dependents *dependents, Node *stmt)
  * With IF NOT EXISTS there would be no error, and no statistics here.  After one,
  * the session makes way.
  */
-static void
-ddl_make_way_check_statistics(CreateStatsStmt *stmt)
+void
+ot_ddl_check_statistics(CreateStatsStmt *stmt)
 {
 	ObjectAddress object = {StatisticExtRelationId};
 
@@ -339,7 +339,7 @@ ot_ddl_make_way_for(Node *stmt)
 	if (likely(!making_way))
 	{
 		if (IsA(stmt, CreateStatsStmt))
-			ddl_make_way_check_statistics((CreateStatsStmt *) stmt);
+			ot_ddl_check_statistics((CreateStatsStmt *) stmt);
 		return;
 	}
 	dependents.seen = hash_create("onetrip temporary dependents", 64, &ctl,

@@ -182,6 +182,22 @@ elsewhere_list_arguments(Node *node)
 	}
 }
 
+/*
+ * Does the function find an object by its name, or write down how one is found?  In
+ * this session something temporary may hide what other regions find by that name.
+ */
+static bool
+elsewhere_follows_visibility(Oid function, Node *node, List *args)
+{
+	const char *name = get_func_name(function);
+
+	if (!ot_ddl_session_has_temporary() && !ot_temporary_functions_possible())
+		return false;
+	return elsewhere_name_starts(name, "reg") || elsewhere_name_starts(name, "to_reg") ||
+		elsewhere_any_argument_is(args, elsewhere_contains_names) ||
+		(IsA(node, CoerceViaIO) && elsewhere_contains_names(exprType((Node *) ((CoerceViaIO *) node)->arg)));
+}
+
 static bool
 elsewhere_function_differs(Oid function, void *context)
 {
@@ -189,7 +205,8 @@ elsewhere_function_differs(Oid function, void *context)
 	char	   *name;
 
 	if (func_volatile(function) != PROVOLATILE_IMMUTABLE)
-		return function >= FirstNormalObjectId || !elsewhere_is_alike(function);
+		return function >= FirstNormalObjectId || !elsewhere_is_alike(function) ||
+			elsewhere_follows_visibility(function, context, args);
 	if (elsewhere_any_argument_is(args, ot_type_is_by_oid))
 		return true;
 	if (function >= FirstNormalObjectId)

@@ -132,6 +132,33 @@ CALL travels('ALTER TABLE converted ALTER v TYPE text USING ''converted''::regcl
 CALL travels('ALTER TABLE parted ALTER r TYPE text USING r::text || drawn()', 'parted');
 SELECT count(DISTINCT id), count(DISTINCT v), count(DISTINCT o), max(o::text), max(n) = 'converted'::regclass::oid AS is_oid FROM converted;
 
+-- A column that the same statement drops is new again, and one that it gives another type has that by then.
+CREATE TABLE replaced (id int PRIMARY KEY, v text, doc text);
+INSERT INTO replaced VALUES (1, 'one', '{"k": 1}'), (2, 'two', NULL);
+CALL travels('ALTER TABLE replaced DROP COLUMN v, ADD COLUMN IF NOT EXISTS v float DEFAULT drawn()', 'replaced');
+CALL travels('ALTER TABLE replaced ADD COLUMN IF NOT EXISTS v bigserial, DROP COLUMN v', 'replaced');
+CALL travels('ALTER TABLE replaced DROP COLUMN v, ADD COLUMN v text DEFAULT here()', 'replaced');
+CALL travels('ALTER TABLE replaced ALTER doc TYPE jsonb USING doc::jsonb, ADD COLUMN k text GENERATED ALWAYS AS (doc->>''k'') STORED', 'replaced');
+
+-- Names that something temporary hides mean something else in other regions: the rows travel, or are refused.
+CREATE TABLE hidden (id int);
+CREATE TABLE names (id int PRIMARY KEY, n text, r regclass);
+INSERT INTO names VALUES (1, 'hidden', 'hidden');
+CREATE TEMP TABLE hidden (id int);
+BEGIN;
+ALTER TABLE names ALTER n TYPE regclass USING n::regclass;
+ROLLBACK;
+BEGIN;
+ALTER TABLE names ALTER r TYPE text;
+SELECT left(unit.operations(), 66) AS operation;
+ROLLBACK;
+BEGIN;
+ALTER TABLE names ADD t text DEFAULT 'add_column.hidden'::regclass::text, ADD a text DEFAULT ARRAY['add_column.hidden'::regclass]::text;
+SELECT left(unit.operations(), 66) AS operation;
+ROLLBACK;
+ALTER TABLE names ADD f regclass DEFAULT to_regclass('hidden');
+DROP TABLE pg_temp.hidden;
+
 -- What was each region's own until now: SET LOGGED, SET ACCESS METHOD.  The opposite keeps the rows.
 CREATE UNLOGGED TABLE own (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text);
 INSERT INTO own (v) SELECT repeat('x', 3000 * g) FROM generate_series(1, 3) g;

@@ -236,6 +236,9 @@ CREATE STATISTICS IF NOT EXISTS of_temporary ON id, n FROM subject;
 SELECT unit.write_set() AS made \gset
 ROLLBACK;
 CREATE STATISTICS of_temporary ON a, b FROM measured;
+BEGIN;
+CREATE STATISTICS IF NOT EXISTS of_temporary ON id, n FROM subject;
+ROLLBACK;
 SELECT unit.apply(:'made'::bytea);
 DROP TABLE measured;
 SELECT unit.apply(:'made'::bytea);
