@@ -677,29 +677,44 @@ fresh_before_query(QueryDesc *query, int eflags)
 		fresh_replace_snapshot(query);
 }
 
+static inline void
+fresh_executor_start(QueryDesc *query, int eflags)
+{
+	if (prev_executor_start)
+		prev_executor_start(query, eflags);
+	else
+		standard_ExecutorStart(query, eflags);
+}
+
 /* A plan is made ready to be shown: its functions are looked up, and not run. */
 static bool explaining = false;
 
-static void
-ot_fresh_executor_start(QueryDesc *query, int eflags)
+static pg_noinline void
+fresh_explain(QueryDesc *query, int eflags)
 {
 	bool		before = explaining;
 
-	if (unlikely(fresh_is_wanted()))
-		fresh_before_query(query, eflags);
 	explaining = (eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0;
 	PG_TRY();
 	{
-		if (prev_executor_start)
-			prev_executor_start(query, eflags);
-		else
-			standard_ExecutorStart(query, eflags);
+		fresh_executor_start(query, eflags);
 	}
 	PG_FINALLY();
 	{
 		explaining = before;
 	}
 	PG_END_TRY();
+}
+
+static void
+ot_fresh_executor_start(QueryDesc *query, int eflags)
+{
+	if (unlikely(fresh_is_wanted()))
+		fresh_before_query(query, eflags);
+	if (unlikely(explaining || (eflags & EXEC_FLAG_EXPLAIN_ONLY)))
+		fresh_explain(query, eflags);
+	else
+		fresh_executor_start(query, eflags);
 }
 
 /*

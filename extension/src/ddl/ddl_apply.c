@@ -150,7 +150,8 @@ ddl_apply_adds_to_empty(List *commands, RangeVar *table, const char *column)
 
 		/* of a temporary child the file may be gone with a crash */
 		if (rel->rd_rel->relpersistence != RELPERSISTENCE_TEMP)
-			answer &= !ot_ddl_keeps_column(commands, lfirst_oid(lc), column) &&
+			/* of a child the column may stay, with its own default, where it goes from the parent */
+			answer &= !ot_ddl_keeps_column(lfirst_oid(lc) == relid ? commands : NIL, lfirst_oid(lc), column) &&
 				(!RELKIND_HAS_STORAGE(rel->rd_rel->relkind) || RelationGetNumberOfBlocks(rel) == 0);
 		relation_close(rel, NoLock);
 	}

@@ -257,29 +257,41 @@ typedef struct Altered
 	Oid			relid;
 } Altered;
 
-/* Does the expression refer to a column that does not exist yet, or not with the type that it will have? */
+/* Does the expression refer to a column that does not exist yet? */
 static bool
 ddl_check_refers_to_new(Node *node, void *context)
 {
 	Altered    *altered = context;
 	const char *name;
-	ListCell   *lc;
 
 	if (node == NULL)
 		return false;
 	if (!IsA(node, ColumnRef))
 		return raw_expression_tree_walker(node, ddl_check_refers_to_new, context);
 	name = ddl_check_column_name(node);
-	if (name == NULL)
+	return name != NULL && !ot_ddl_keeps_column(altered->commands, altered->relid, name);
+}
+
+/* Does it refer to one that the statement gives another type? */
+static bool
+ddl_check_refers_to_converted(Node *node, void *context)
+{
+	const char *name;
+	ListCell   *lc;
+
+	if (node == NULL)
 		return false;
-	foreach(lc, altered->commands)
+	if (!IsA(node, ColumnRef))
+		return raw_expression_tree_walker(node, ddl_check_refers_to_converted, context);
+	name = ddl_check_column_name(node);
+	foreach(lc, name != NULL ? (List *) context : NIL)
 	{
 		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
 
 		if (command->subtype == AT_AlterColumnType && strcmp(command->name, name) == 0)
 			return true;
 	}
-	return !ot_ddl_keeps_column(altered->commands, altered->relid, name);
+	return false;
 }
 
 /*
@@ -321,7 +333,8 @@ ddl_check_generates_same(ParseState *pstate, Relation rel, List *commands, Node 
 	Altered		altered = {commands, RelationGetRelid(rel)};
 	Node	   *expression;
 
-	if (ddl_check_generates_from_oids(raw, NULL))
+	/* what it computes then cannot be looked at yet */
+	if (ddl_check_generates_from_oids(raw, NULL) || ddl_check_refers_to_converted(raw, commands))
 		return false;
 	if (ddl_check_refers_to_new(raw, &altered))
 		return true;

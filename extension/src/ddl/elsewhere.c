@@ -147,6 +147,13 @@ elsewhere_contains_names(Oid type)
 	return type == RECORDOID || type == RECORDARRAYOID || ot_type_contains_names(type);
 }
 
+/* Does the text of its values contain names of objects, which may be hidden? */
+static bool
+elsewhere_shows_names(Oid type)
+{
+	return type == RECORDOID || type == RECORDARRAYOID || ot_type_is_by_oid(type);
+}
+
 static bool
 elsewhere_any_argument_is(List *args, bool (*test) (Oid type))
 {
@@ -194,8 +201,8 @@ elsewhere_follows_visibility(Oid function, Node *node, List *args)
 	if (!ot_ddl_session_has_temporary() && !ot_temporary_functions_possible())
 		return false;
 	return elsewhere_name_starts(name, "reg") || elsewhere_name_starts(name, "to_reg") ||
-		elsewhere_any_argument_is(args, elsewhere_contains_names) ||
-		(IsA(node, CoerceViaIO) && elsewhere_contains_names(exprType((Node *) ((CoerceViaIO *) node)->arg)));
+		elsewhere_any_argument_is(args, elsewhere_shows_names) ||
+		(IsA(node, CoerceViaIO) && elsewhere_shows_names(exprType((Node *) ((CoerceViaIO *) node)->arg)));
 }
 
 static bool
@@ -279,6 +286,10 @@ elsewhere_node_differs(Node *node)
 		case T_CoerceViaIO:
 			/* the text may be an OID as a number */
 			return ot_type_is_by_oid(((CoerceViaIO *) node)->resulttype);
+		case T_XmlExpr:
+			/* it writes values down by itself */
+			return elsewhere_any_argument_is(((XmlExpr *) node)->args, elsewhere_shows_names) ||
+				elsewhere_any_argument_is(((XmlExpr *) node)->named_args, elsewhere_shows_names);
 		case T_MinMaxExpr:
 			return elsewhere_any_argument_is(((MinMaxExpr *) node)->args, ot_type_is_by_oid);
 		case T_RowCompareExpr:
@@ -308,7 +319,6 @@ elsewhere_node_differs(Node *node)
 		case T_RowExpr:
 		case T_ScalarArrayOpExpr:
 		case T_SubscriptingRef:
-		case T_XmlExpr:
 			return false;
 		default:
 			return true;
