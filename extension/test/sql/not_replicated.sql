@@ -71,6 +71,9 @@ DROP TABLE local_table CASCADE;
 -- What all databases have in common is changed on this server only.
 CREATE ROLE not_replicated_role;
 -- A schema of somebody's that is called like the extension's.
+SET client_min_messages = error;
+DROP SCHEMA IF EXISTS onetrip;
+RESET client_min_messages;
 CREATE SCHEMA onetrip AUTHORIZATION not_replicated_role;
 SET ROLE not_replicated_role;
 CREATE TABLE onetrip.t (id int PRIMARY KEY);
