@@ -62,7 +62,8 @@ fn closed(folder: &Path, before: &str) -> Result<Started> {
 #[test]
 fn a_closed_terminal_stops_a_node_that_was_not_told_to_stay() -> Result<()> {
     let [stops, stays] = [folder()?, folder()?];
-    let node = closed(stops.path(), "")?;
+    // Whoever runs this may ignore the signal.
+    let node = closed(stops.path(), "env --default-signal=HUP")?;
     until("it stops", || Ok(node.has_ended()))?;
     let node = closed(stays.path(), "nohup")?;
     let log = || std::fs::read_to_string(stays.path().join("said"));
