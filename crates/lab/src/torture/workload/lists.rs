@@ -103,8 +103,12 @@ impl Lists {
         };
         let rest = self.rest.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut history = History::default();
-        for attempt in self.history.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter() {
+        let attempts = self.history.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // An outcome that was open becomes known at rest.  Until then nobody was promised to see it.
+        let at_rest = Time(attempts.iter().map(|attempt| attempt.completed.0 + 1).max().unwrap_or(0));
+        for attempt in attempts.iter() {
             let end = self.ledger.get(&attempt.tag);
+            let is_open = !end.as_ref().is_some_and(|e| !matches!(e.end, End::Unknown(_)));
             let outcome = match end.as_ref().map(|e| (&e.end, e.committed())) {
                 Some((End::Committed, _)) => ClientOutcome::Committed,
                 Some((End::NotShownYet, _)) => ClientOutcome::FoundCommitted,
@@ -124,7 +128,7 @@ impl Lists {
                 region: rest.get(attempt.region).map_or_else(|| "?".into(), |(name, _)| Arc::clone(name)),
                 level,
                 invoked: attempt.invoked,
-                completed: attempt.completed,
+                completed: if is_open { at_rest } else { attempt.completed },
                 outcome,
                 fresh: attempt.fresh,
                 ops: attempt.ops.iter().filter_map(op).collect(),
