@@ -166,7 +166,9 @@ ot_own_tables_check_statement(Node *stmt)
 		names = list_make1(((ClusterStmt *) stmt)->relation);
 	else if (IsA(stmt, ReindexStmt) && ((ReindexStmt *) stmt)->relation != NULL)
 		names = list_make1(((ReindexStmt *) stmt)->relation);
-	if (names == NIL || !IsTransactionState() || superuser() || !ot_in_replicated_database())
+	/* what is replayed was allowed where it ran, and its role may lack USAGE of the schema */
+	if (names == NIL || ot_is_apply_worker || !IsTransactionState() || superuser() ||
+		!ot_in_replicated_database())
 		return;
 	locked.schema = get_namespace_oid("onetrip", true);
 	if (!OidIsValid(locked.schema))
