@@ -56,6 +56,15 @@ impl Log for NoLog {
     }
 }
 
+/// At tick 0, with a log of nothing.
+fn at_start<'a>(
+    certifier: &'a Certifier,
+    committed_indexes: &'a mut CommittedIndexes,
+    members: &'a Members,
+) -> Context<'a, NoLog> {
+    Context { certifier, committed_indexes, log: &NoLog, members, tick: 0, now: Duration::ZERO }
+}
+
 /// A router of node 1 with the connection of one backend.
 fn with_a_backend(context: &mut Context<'_, NoLog>) -> (Router<Wire>, ConnId, Arc<Wire>) {
     let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
@@ -81,14 +90,7 @@ fn a_verdict_whose_place_is_not_known_is_not_told() {
             committed_indexes.forget_to(LogIndex(2));
         }
         let members = Members::bootstrap(vec![], "r".into(), 1);
-        let mut context = Context {
-            certifier: &certifier,
-            committed_indexes: &mut committed_indexes,
-            log: &NoLog,
-            members: &members,
-            tick: 0,
-            now: Duration::ZERO,
-        };
+        let mut context = at_start(&certifier, &mut committed_indexes, &members);
         let (mut router, conn, wire) = with_a_backend(&mut context);
         let raw = Entry::encode(&txn(2), &[], b"");
         let again = AgentEvent::Propose { conn, txn: txn(2), raw, permit: None };
@@ -115,14 +117,8 @@ fn what_needs_a_higher_level_is_refused_whatever_its_size() {
     let key = Key { hash: 7, mode: LockMode::Share, base: Base(0) };
     for (level, bytes) in [(0, 10), (0, 2 << 20), (1, 10), (1, 2 << 20)] {
         let members = Members { level: Level(level), ..Members::bootstrap(vec![], "r".into(), 1) };
-        let mut context = Context {
-            certifier: &certifier,
-            committed_indexes: &mut CommittedIndexes::default(),
-            log: &NoLog,
-            members: &members,
-            tick: 0,
-            now: Duration::ZERO,
-        };
+        let mut committed_indexes = CommittedIndexes::default();
+        let mut context = at_start(&certifier, &mut committed_indexes, &members);
         let (mut router, conn, wire) = with_a_backend(&mut context);
         let propose = |sequence, reads: &[Key]| {
             let txn = TxnId { node: NodeId(1), incarnation: 1, sequence };
@@ -162,14 +158,8 @@ fn who_asked_what_a_checkpoint_tells_is_told() {
     let before = certifier_of(&[Entry::encode(&given_out, &[], b"")]);
     let after = certifier_of(&[Entry::encode(&given_out, &[], b""), Entry::encode_cancel(&txn)]);
     let members = Members::bootstrap(vec![], "r".into(), 1);
-    let mut context = Context {
-        certifier: &before,
-        committed_indexes: &mut CommittedIndexes::default(),
-        log: &NoLog,
-        members: &members,
-        tick: 0,
-        now: Duration::ZERO,
-    };
+    let mut committed_indexes = CommittedIndexes::default();
+    let mut context = at_start(&before, &mut committed_indexes, &members);
     let (mut router, conn, wire) = with_a_backend(&mut context);
     let cancel = router.handle(AgentEvent::Settle { conn, txn }, &mut context).unwrap();
     assert_eq!(cancel, Some(Entry::encode_cancel(&txn)));
@@ -220,14 +210,7 @@ fn what_has_lost_already_is_not_proposed() {
     };
     certifier.certify(LogIndex(1), &Entry::decode(of(2, 1, 0).1).unwrap()).unwrap();
     let members = Members::bootstrap(vec![], "r".into(), 1);
-    let mut context = Context {
-        certifier: &certifier,
-        committed_indexes: &mut committed_indexes,
-        log: &NoLog,
-        members: &members,
-        tick: 0,
-        now: Duration::ZERO,
-    };
+    let mut context = at_start(&certifier, &mut committed_indexes, &members);
     let (mut router, conn, wire) = with_a_backend(&mut context);
     let (txn, raw) = of(1, 1, 0);
     let propose = AgentEvent::Propose { conn, txn, raw, permit: None };
@@ -401,14 +384,7 @@ fn what_is_left_out_and_proposed_again_is_no_success() {
             certifier.certify(LogIndex(at), entry).unwrap();
             committed_indexes.push(LogIndex(at));
         }
-        let mut context = Context {
-            certifier: &certifier,
-            committed_indexes: &mut committed_indexes,
-            log: &NoLog,
-            members: &members,
-            tick: 0,
-            now: Duration::ZERO,
-        };
+        let mut context = at_start(&certifier, &mut committed_indexes, &members);
         let (mut router, conn, wire) = with_a_backend(&mut context);
         let raw = raw[left_out - 1].clone();
         let again = AgentEvent::Propose { conn, txn: proposed.txn, raw, permit: None };

@@ -245,12 +245,12 @@ fn a_checkpoint_whose_name_is_not_durable_is_found() {
 
 #[test]
 fn a_fresh_read_that_rests_on_what_others_have_decided_is_found() {
-    found(InjectedBug::NamesDecided, 2_000, &["stale fresh read"]);
+    found(InjectedBug::NamesDecided, 400, &["stale fresh read"]);
 }
 
 #[test]
 fn a_confirmation_that_rests_on_what_others_have_decided_is_found() {
-    found(InjectedBug::NamesDecided, 1_000, &["takes that for all"]);
+    found(InjectedBug::NamesDecided, 400, &["takes that for all"]);
 }
 
 #[test]

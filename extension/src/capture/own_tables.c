@@ -152,7 +152,11 @@ own_tables_check_lock(Oid relid, Locked *locked)
 	UnlockRelationOid(relid, AccessShareLock);
 }
 
-/* Called before a utility statement, and after LOCK: in between, others may have changed a view. */
+/*
+ * Called before a utility statement, and after LOCK: in between, others may have
+ * changed a view.  Not where one is replayed: it was allowed where it ran, and its
+ * role may lack USAGE of the schema (a job's REINDEX runs as the table's owner).
+ */
 void
 ot_own_tables_check_statement(Node *stmt)
 {
@@ -166,9 +170,7 @@ ot_own_tables_check_statement(Node *stmt)
 		names = list_make1(((ClusterStmt *) stmt)->relation);
 	else if (IsA(stmt, ReindexStmt) && ((ReindexStmt *) stmt)->relation != NULL)
 		names = list_make1(((ReindexStmt *) stmt)->relation);
-	/* what is replayed was allowed where it ran, and its role may lack USAGE of the schema */
-	if (names == NIL || ot_is_apply_worker || !IsTransactionState() || superuser() ||
-		!ot_in_replicated_database())
+	if (names == NIL || !IsTransactionState() || superuser() || !ot_in_replicated_database())
 		return;
 	locked.schema = get_namespace_oid("onetrip", true);
 	if (!OidIsValid(locked.schema))

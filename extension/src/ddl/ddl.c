@@ -792,12 +792,12 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	Call		call = {context, params, env, dest, completion};
 
 	ddl_check_function_of_index(node);
-	ot_own_tables_check_statement(node);
 	if (ot_is_apply_worker)
 	{
 		ddl_replay_statement(pstmt, query, read_only_tree, context, params, env, dest, completion);
 		return;
 	}
+	ot_own_tables_check_statement(node);
 
 	/* Also for statements that an extension's script runs. */
 	if (recorded != NULL && IsTransactionState())

@@ -60,13 +60,9 @@ ot_ddl_says_statement(const ErrorContextCallback *context)
 
 /*
  * The restricted rules (user_context.c) apply from parsing on, which may run
- * functions too: the CHECK of a domain, for a constant.
- */
-#define NOT_TRUSTED OT_USER_RESTRICTED
-
-/*
- * They are relaxed for scripts, which may use temporary tables.  What a script's
- * triggers have written where it ran travels with the tables that it has filled.
+ * functions too: the CHECK of a domain, for a constant.  They are relaxed for
+ * scripts, which may use temporary tables.  What a script's triggers have written
+ * where it ran travels with the tables that it has filled.
  */
 static bool
 ddl_apply_runs_script(Node *stmt)
@@ -277,10 +273,10 @@ ddl_apply_resolve_columns(CreateStmt *stmt, int sec_context)
 
 	if (!IsA(stmt, CreateStmt) && !IsA(stmt, CreateForeignTableStmt))
 		return;
-	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, sec_context | NOT_TRUSTED);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, sec_context | OT_USER_RESTRICTED);
 	foreach(lc, stmt->tableElts)
 		ot_ddl_resolve_column(lfirst(lc));
-	SetUserIdAndSecContext(roleid, sec_context | NOT_TRUSTED);
+	SetUserIdAndSecContext(roleid, sec_context | OT_USER_RESTRICTED);
 }
 
 static void
@@ -299,7 +295,7 @@ ddl_apply_run_statement(PlannedStmt *pstmt, const char *text, Oid roleid, int se
 	ot_ddl_entry_comes();
 	ProcessUtility(pstmt, text, false, PROCESS_UTILITY_QUERY, NULL, NULL,
 				   None_Receiver, NULL);
-	SetUserIdAndSecContext(roleid, sec_context | NOT_TRUSTED);
+	SetUserIdAndSecContext(roleid, sec_context | OT_USER_RESTRICTED);
 	CommandCounterIncrement();
 }
 
@@ -381,7 +377,7 @@ ot_ddl_apply_statement(OtReader *r)
 		/* The role first: search_path may contain "$user". */
 		GetUserIdAndSecContext(&saved_user, &saved_sec_context);
 		ot_user_log_in(roleid);
-		SetUserIdAndSecContext(roleid, saved_sec_context | NOT_TRUSTED);
+		SetUserIdAndSecContext(roleid, saved_sec_context | OT_USER_RESTRICTED);
 		ot_session_settings_apply(r, roleid, true);
 		/* they may use temporary objects, and were checked where they were written */
 		ddl_apply_set("check_function_bodies", "off");

@@ -725,6 +725,10 @@ mod tests {
         until(None).await;
     }
 
+    /// Stands for a PostgreSQL that does not start.
+    const NONSENSE: &str = "case \"$*\" in *-V*|*--version*) echo 'postgres (PostgreSQL) 15.20'; exit;; esac\n\
+                            echo 'FATAL:  this is nonsense' >&2; exit 1";
+
     /// Goal: a data folder that cannot be looked at is not taken for one that is missing, and does not end the node.
     /// Method: what nobody can look at, not even root; with and without an order to make it anew.
     #[tokio::test]
@@ -734,9 +738,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let bin_dir = folder.path().join("bin");
             std::fs::create_dir(&bin_dir).unwrap();
-            let script = "case \"$*\" in *-V*|*--version*) echo 'postgres (PostgreSQL) 15.20'; exit;; esac\n\
-                          echo 'FATAL:  this is nonsense' >&2; exit 1";
-            write_program(&bin_dir.join("postgres"), script);
+            write_program(&bin_dir.join("postgres"), NONSENSE);
             let copied = folder.path().join("copied");
             write_program(&bin_dir.join("pg_basebackup"), &format!("touch '{}'; exit 1", copied.display()));
             let server = Server { bin_dir, ..example(folder.path()) };
@@ -771,9 +773,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let bin_dir = folder.path().join("bin");
         std::fs::create_dir(&bin_dir).unwrap();
-        let script = "case \"$*\" in *-V*|*--version*) echo 'postgres (PostgreSQL) 15.20'; exit;; esac\n\
-                      echo 'FATAL:  this is nonsense' >&2; exit 1";
-        write_program(&bin_dir.join("postgres"), script);
+        write_program(&bin_dir.join("postgres"), NONSENSE);
         let server = Server { bin_dir, ..example(folder.path()) };
         std::fs::create_dir(server.data()).unwrap();
         std::fs::write(server.data().join("PG_VERSION"), "15\n").unwrap();
