@@ -47,14 +47,16 @@ mod tests {
             TRAP: failed Assert(\"false\")
             thread 'core' (17) panicked at crates/core/src/lib.rs:1:1:
             ERROR:  this is none
+            runtime error: element output, says libxslt, and goes on
             ==1==ERROR: AddressSanitizer: heap-buffer-overflow
             fatal runtime error: stack overflow
+            adt/int8.c:12:5: runtime error: signed integer overflow
             memory allocation of 8 bytes failed";
         let found: Vec<(&str, &str)> = in_log(log).collect();
         assert!(MARKS.lines().all(|mark| !mark.is_empty()));
-        assert_eq!(found.len(), 8);
+        assert_eq!(found.len(), 9);
         assert!(found[0].1.contains("select 1"));
         assert_eq!(found.iter().filter(|(line, _)| killed(line)).count(), 1);
-        assert_eq!(found[7].1, "");
+        assert_eq!(found[8].1, "");
     }
 }
