@@ -1,5 +1,5 @@
-//! PostgreSQL without Onetrip: alone, or with synchronous standbys.  A commit waits for as many standbys as make a
-//! majority of all servers together with the primary.
+//! PostgreSQL without Onetrip: alone, with synchronous standbys, or with synchronous subscribers.  A commit waits for
+//! as many of the others as make a majority of all servers together with the primary.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -19,38 +19,71 @@ const CONVERGE: Duration = Duration::from_secs(90);
 pub struct Postgres {
     pub name: String,
     primary: Server,
-    standbys: Vec<Server>,
+    /// Standbys, which copy pages, or subscribers, which carry out changes of rows.
+    others: Vec<Server>,
+    subscribe: bool,
 }
 
 impl Postgres {
     /// Starts a primary with a standby for each round trip; without any, a server alone.
     pub async fn start(round_trips: &[Duration]) -> Result<Postgres> {
-        let primary = Server::start().await?;
-        let mut standbys = Vec::new();
+        let primary = Server::start(&SETTINGS).await?;
+        let mut others = Vec::new();
         for (number, round_trip) in round_trips.iter().enumerate() {
-            standbys.push(primary.standby(number, *round_trip).await?);
+            others.push(primary.standby(number, *round_trip).await?);
         }
-        if standbys.is_empty() {
-            return Ok(Postgres { name: "PostgreSQL".into(), primary, standbys });
+        if others.is_empty() {
+            return Ok(Postgres { name: "PostgreSQL".into(), primary, others, subscribe: false });
         }
-        // Together with the primary, these are a majority.
-        let waits_for = standbys.len().div_ceil(2);
+        let name = format!("PostgreSQL, ANY {} of {}", others.len().div_ceil(2), others.len());
+        let started = Postgres { name, primary, others, subscribe: false };
+        started.wait_for_others().await?;
+        Ok(started)
+    }
+
+    /// Starts a server and its subscribers, without distance.  Each runs `sql` first, which gives the same rows each time.
+    pub async fn start_publisher(subscribers: usize, sql: &str) -> Result<Postgres> {
+        let name = format!("PostgreSQL, logical, ANY {} of {subscribers}", subscribers.div_ceil(2));
+        let primary = Server::start(&[SETTINGS.as_slice(), &["wal_level=logical"]].concat()).await?;
         let client = primary.connect(primary.server.port()).await?;
+        client.batch_execute(&format!("{sql}; create publication everything for all tables")).await?;
+        let mut others = Vec::new();
+        for number in 0..subscribers {
+            let other = Server::start(&SETTINGS).await?;
+            let client = other.connect(other.server.port()).await?;
+            client.batch_execute(sql).await?;
+            // A change counts as flushed at once only if the subscriber's own commits wait for their flush.
+            let subscription = format!(
+                "create subscription subscriber_{number} connection '{}' publication everything
+                 with (copy_data = false, synchronous_commit = on)",
+                primary.server.conninfo()
+            );
+            client.batch_execute(&subscription).await?;
+            others.push(other);
+        }
+        let started = Postgres { name, primary, others, subscribe: true };
+        started.wait_for_others().await?;
+        Ok(started)
+    }
+
+    /// From now on a commit waits for as many of the others as make a majority with the primary.
+    async fn wait_for_others(&self) -> Result<()> {
+        let client = self.connect().await?;
+        let waits_for = self.others.len().div_ceil(2);
         let names = format!("alter system set synchronous_standby_names = 'ANY {waits_for} (*)'");
         client.batch_execute(&names).await?;
         client.batch_execute("select pg_reload_conf()").await?;
         let deadline = Instant::now() + START;
         let count = "select count(*) from pg_stat_replication where state = 'streaming' and sync_state = 'quorum'";
-        while client.query_one(count, &[]).await?.get::<_, i64>(0) != standbys.len() as i64 {
-            ensure!(Instant::now() < deadline, "the standbys do not stream");
+        while client.query_one(count, &[]).await?.get::<_, i64>(0) != self.others.len() as i64 {
+            ensure!(Instant::now() < deadline, "the others do not stream");
             tokio::time::sleep(POLL).await;
         }
-        let name = format!("PostgreSQL, ANY {waits_for} of {}", standbys.len());
-        Ok(Postgres { name, primary, standbys })
+        Ok(())
     }
 
-    pub fn is_replicated(&self) -> bool {
-        !self.standbys.is_empty()
+    pub fn has_standbys(&self) -> bool {
+        !self.others.is_empty() && !self.subscribe
     }
 
     /// The port of the server that takes writes.
@@ -64,7 +97,7 @@ impl Postgres {
 
     /// Connects to the primary through the link of a standby; `None` if there is no distance between them.
     pub async fn connect_from(&self, standby: usize) -> Result<Option<tokio_postgres::Client>> {
-        match self.standbys.get(standby).and_then(|standby| standby.link.as_ref()) {
+        match self.others.get(standby).and_then(|standby| standby.link.as_ref()) {
             Some(link) => self.primary.connect(link.address().port()).await.map(Some),
             None => Ok(None),
         }
@@ -72,7 +105,7 @@ impl Postgres {
 
     /// Every process of every server.
     pub fn processes(&self) -> Vec<Pid> {
-        let servers = std::iter::once(&self.primary).chain(&self.standbys);
+        let servers = std::iter::once(&self.primary).chain(&self.others);
         servers.flat_map(|server| postmaster::processes(&server.server.data())).collect()
     }
 
@@ -83,14 +116,14 @@ impl Postgres {
         rows.iter().map(|row| Ok(u16::try_from(row.get::<_, i32>(0))?)).collect()
     }
 
-    /// Waits until every standby shows what the primary shows now.
+    /// Waits until every other server shows what the primary shows now.
     pub async fn converge(&self) -> Result<()> {
         let client = self.connect().await?;
         let end: PgLsn = client.query_one("select pg_current_wal_lsn()", &[]).await?.get(0);
         let reached = "select count(*) from pg_stat_replication where replay_lsn >= $1";
         let deadline = Instant::now() + CONVERGE;
-        while client.query_one(reached, &[&end]).await?.get::<_, i64>(0) != self.standbys.len() as i64 {
-            ensure!(Instant::now() < deadline, "a standby does not reach the end of its primary's WAL");
+        while client.query_one(reached, &[&end]).await?.get::<_, i64>(0) != self.others.len() as i64 {
+            ensure!(Instant::now() < deadline, "another server does not reach the end of its primary's WAL");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         Ok(())
@@ -114,9 +147,9 @@ fn make_folder() -> Result<tempfile::TempDir> {
 }
 
 impl Server {
-    async fn start() -> Result<Server> {
+    async fn start(settings: &[&str]) -> Result<Server> {
         let folder = make_folder()?;
-        let server = plain::Server::start(folder.path(), &SETTINGS).await?;
+        let server = plain::Server::start(folder.path(), settings).await?;
         Ok(Server { server, _folder: folder, link: None })
     }
 

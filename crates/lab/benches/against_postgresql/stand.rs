@@ -1,5 +1,5 @@
 //! The systems side by side on this machine, at the same distances: PostgreSQL alone, PostgreSQL with synchronous
-//! standbys, and Onetrip.  They run at the same time and are measured in turn, so only one of them is busy at a time.
+//! standbys or subscribers, and Onetrip.  They run at the same time and are measured in turn, so only one of them is busy at a time.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -83,6 +83,13 @@ impl Stand {
         Ok(Stand { servers, cluster, home })
     }
 
+    /// Adds a PostgreSQL with subscribers in the place of standbys, without distance.  Each server runs `sql` first.
+    pub async fn add_publisher(&mut self, sql: &str) -> Result<()> {
+        let subscribers = self.cluster.nodes().len() - 1;
+        self.servers.push(Postgres::start_publisher(subscribers, sql).await?);
+        Ok(())
+    }
+
     pub fn region_name(&self, region: usize) -> &str {
         &self.cluster.topology().regions[region].name
     }
@@ -143,7 +150,7 @@ impl Stand {
         let mut beside = None;
         for system in self.systems() {
             let figure = self.measure(&system, load).await.with_context(|| format!("measure {}", system.name()))?;
-            if matches!(system, System::Postgres(server) if server.is_replicated()) {
+            if matches!(system, System::Postgres(server) if server.has_standbys()) {
                 beside = Some((figure.measured.tps, figure.cpu_us));
             }
             figures.push(figure);
@@ -280,7 +287,7 @@ impl Stand {
 
     /// The shortest round trip of a query, in ms, through the link from this region's standby to its primary.
     async fn standby_ms(&self, region: usize) -> Result<Option<f64>> {
-        let server = self.servers.iter().find(|server| server.is_replicated()).context("there are no standbys")?;
+        let server = self.servers.iter().find(|server| server.has_standbys()).context("there are no standbys")?;
         let standby = if region > self.home { region - 1 } else { region };
         let Some(client) = server.connect_from(standby).await? else { return Ok(None) };
         let mut least = Duration::MAX;

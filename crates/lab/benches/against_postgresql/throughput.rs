@@ -13,8 +13,11 @@ const LOADS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 const SHOWN: [usize; 2] = [8, 32];
 
 async fn measure(bench: &Bench, topology: &str, alone: bool) -> Result<Vec<Vec<Figure>>> {
-    let stand = Stand::start(&bench.binary, stand::topology(topology)?, 0, alone).await?;
+    let mut stand = Stand::start(&bench.binary, stand::topology(topology)?, 0, alone).await?;
     stand.run_sql(&stand::table()).await?;
+    if alone {
+        stand.add_publisher(&stand::table()).await?;
+    }
     let mut rounds = Vec::new();
     for clients in LOADS {
         let case = topology.to_string();
@@ -34,7 +37,9 @@ pub async fn section(bench: &Bench) -> Result<Section> {
     let mut text = paragraph(
         "One-row updates by the number of clients, without distance. All servers share the processors of this machine \
          with pgbench. CPU, bytes and packets are those of all servers of a system, for each commit, and the packets of \
-         the direction between two of them that has the most. The last two columns are commits a second and CPU over those of the PostgreSQL with standbys.",
+         the direction between two of them that has the most. \"Logical\" is PostgreSQL's own logical replication, whose \
+         subscribers carry out changes of rows as Onetrip's regions do, with as many of them synchronous. The last two \
+         columns are commits a second and CPU over those of the PostgreSQL with standbys.",
     );
     text += &format!("\n{}\n", table(&columns, near.iter().flatten()));
     let region = far.iter().flatten().next().map_or(String::new(), |figure| figure.region.clone());
