@@ -806,8 +806,10 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 					ddl_check_from_current((VariableSetStmt *) option->arg);
 			}
 			break;
+		case T_CreateStmt:
+		case T_CreateForeignTableStmt:
 		case T_CreateStatsStmt:
-			ot_ddl_check_statistics((CreateStatsStmt *) stmt);
+			ot_ddl_check_statistics(stmt);
 			break;
 		case T_AlterRoleSetStmt:
 			ddl_check_from_current(((AlterRoleSetStmt *) stmt)->setstmt);

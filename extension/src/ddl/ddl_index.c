@@ -788,6 +788,7 @@ ot_index_jobs_finish(Node *stmt)
 		if (OidIsValid(relid) && get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
 			ddl_index_finish_of(name);
 	}
+	ot_ddl_order_foreign_keys(stmt);
 	if (!IsA(stmt, AlterTableStmt))
 		return;
 	foreach(lc, ((AlterTableStmt *) stmt)->cmds)

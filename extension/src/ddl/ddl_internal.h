@@ -92,7 +92,7 @@ extern void ot_children_drop(void);
 
 /* ddl_make_way.c; more of it is in ddl.h */
 extern void ot_ddl_make_way_for(Node *stmt);
-extern void ot_ddl_check_statistics(CreateStatsStmt *stmt);
+extern void ot_ddl_check_statistics(Node *stmt);
 
 /* ddl_check.c */
 extern bool ot_ddl_keeps_column(List *commands, Oid relid, const char *name);
@@ -144,6 +144,8 @@ extern void ot_ddl_resolve_column(Node *element);
 
 /* ddl_order.c */
 extern void ot_ddl_order_dependents(RangeVar *name);
+extern bool ot_ddl_finds_order(Node *stmt);
+extern void ot_ddl_order_foreign_keys(Node *stmt);
 
 /* ddl_detach.c; more of it is in ddl.h */
 typedef void (*OtDetachSecond) (const char *text, void *context);

@@ -23,6 +23,7 @@
  */
 #include "ddl/ddl_internal.h"
 
+#include <ctype.h>
 #include <signal.h>
 
 #include "access/genam.h"
@@ -260,11 +261,91 @@ ddl_make_way_forget_what_is_gone(RangeVar *name)
 	table_close(catalog, RowExclusiveLock);
 }
 
+/*
+ * The table for whose statistics the statement makes up names, which begin with its
+ * name; NULL: there is none.  *schema is where they will be.
+ */
+static RangeVar *
+ddl_make_way_names_for(Node *stmt, Oid *schema)
+{
+	CreateStatsStmt *statistics = (CreateStatsStmt *) stmt;
+	RangeVar   *table = NULL;
+	Oid			relid;
+	ListCell   *lc;
+
+	if (IsA(stmt, CreateStatsStmt) && statistics->defnames == NIL && IsA(linitial(statistics->relations), RangeVar))
+	{
+		table = linitial(statistics->relations);
+		relid = RangeVarGetRelid(table, NoLock, true);
+		*schema = OidIsValid(relid) ? get_rel_namespace(relid) : InvalidOid;
+	}
+	foreach(lc, IsA(stmt, CreateStmt) || IsA(stmt, CreateForeignTableStmt) ? ((CreateStmt *) stmt)->tableElts : NIL)
+	{
+		TableLikeClause *like = lfirst(lc);
+
+		if (table != NULL || !IsA(like, TableLikeClause) || (like->options & CREATE_TABLE_LIKE_STATISTICS) == 0)
+			continue;
+		table = ((CreateStmt *) stmt)->relation;
+		*schema = RangeVarGetCreationNamespace(table);
+	}
+	return table;
+}
+
+/* Of the table's name, what is kept at least in a name that is made up. */
+#define NAME_BYTES_KEPT 20
+
+/* Could the name be made up for statistics of the table, "table_columns_stat1"? */
+static bool
+ddl_make_way_may_be_made_up(const char *name, RangeVar *table)
+{
+	static const char label[] = "_stat";
+	int			len = strlen(name);
+
+	while (len > 0 && isdigit((unsigned char) name[len - 1]))
+		len--;
+	len -= strlen(label);
+	return len > 0 && strncmp(name + len, label, strlen(label)) == 0 &&
+		strncmp(name, table->relname, Min(strlen(table->relname), NAME_BYTES_KEPT)) == 0;
+}
+
+/*
+ * The statistics of temporary tables that have such a name, and keep the statement from
+ * making it up.  They may be in any schema.
+ */
+static List *
+ddl_make_way_of_made_up_name(Node *stmt)
+{
+	List	   *found = NIL;
+	Oid			schema;
+	RangeVar   *table = ddl_make_way_names_for(stmt, &schema);
+	Relation	catalog;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	if (table == NULL)
+		return NIL;
+	catalog = table_open(StatisticExtRelationId, AccessShareLock);
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_statistic_ext form = (Form_pg_statistic_ext) GETSTRUCT(tuple);
+
+		if (form->stxnamespace == schema && ddl_make_way_may_be_made_up(NameStr(form->stxname), table) &&
+			get_rel_persistence(form->stxrelid) == RELPERSISTENCE_TEMP)
+			found = lappend_oid(found, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return found;
+}
+
 static void
 ddl_make_way_look_at_statement(Dependents *dependents, Node *stmt)
 {
 	ListCell   *lc;
 
+	foreach(lc, ddl_make_way_of_made_up_name(stmt))
+		ddl_make_way_look_at(dependents, (ObjectAddress) {StatisticExtRelationId, lfirst_oid(lc), 0});
 	switch (nodeTag(stmt))
 	{
 		case T_DropStmt:
@@ -307,22 +388,26 @@ ddl_make_way_look_at_statement(Dependents *dependents, Node *stmt)
 }
 
 /*
- * With IF NOT EXISTS there would be no error, and no statistics here.  After one,
- * the session makes way.
+ * Refuses statistics whose name those of a temporary table have.  With IF NOT EXISTS
+ * there would be no error, and no statistics here; a name that is made up would be
+ * another one.  After the error, the session makes way.
  */
 void
-ot_ddl_check_statistics(CreateStatsStmt *stmt)
+ot_ddl_check_statistics(Node *stmt)
 {
+	CreateStatsStmt *statistics = (CreateStatsStmt *) stmt;
+	List	   *found = ddl_make_way_of_made_up_name(stmt);
 	ObjectAddress object = {StatisticExtRelationId};
 
-	if (!stmt->if_not_exists || stmt->defnames == NIL)
-		return;
-	object.objectId = get_statistics_object_oid(stmt->defnames, true);
+	if (found != NIL)
+		object.objectId = linitial_oid(found);
+	else if (IsA(stmt, CreateStatsStmt) && statistics->if_not_exists && statistics->defnames != NIL)
+		object.objectId = get_statistics_object_oid(statistics->defnames, true);
 	if (OidIsValid(object.objectId) && OidIsValid(ddl_make_way_temporary_schema(object)))
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("statistics \"%s\" are those of a temporary table in region \"%s\"",
-						NameListToString(stmt->defnames), ot_region)));
+						getObjectIdentity(&object, false), ot_region)));
 }
 
 /* Called before a statement is replayed. */
@@ -338,8 +423,7 @@ ot_ddl_make_way_for(Node *stmt)
 
 	if (likely(!making_way))
 	{
-		if (IsA(stmt, CreateStatsStmt))
-			ot_ddl_check_statistics((CreateStatsStmt *) stmt);
+		ot_ddl_check_statistics(stmt);
 		return;
 	}
 	dependents.seen = hash_create("onetrip temporary dependents", 64, &ctl,

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * ddl_order.c
- *	  The order in which ALTER COLUMN TYPE makes indexes and statistics anew.
+ *	  The order in which ALTER COLUMN TYPE makes indexes and statistics anew, and in
+ *	  which a new partition gets its foreign keys.
  *
  * PostgreSQL drops what depends on the column, and makes it again in the order in
  * which it finds that in pg_depend.  Rows of one column are found in the order in
@@ -9,6 +10,10 @@
  * order.  Later statements choose by OIDs: LIKE for the names of its copies, and a
  * foreign key among unique indexes of the same columns.  So these rows are put into
  * the order of the names before, which are the same in every region.
+ *
+ * The same with the foreign keys that refer to a table which gets a partition: each
+ * gets a copy that refers to the partition, PostgreSQL makes up its name, and it
+ * looks for them through all of pg_constraint.
  *
  * Runs in backends and in the apply worker, under the lock that stands for the
  * schema key: nobody else changes these rows.
@@ -26,22 +31,28 @@
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/indexing.h"
+#include "catalog/namespace.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_statistic_ext.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 
-/* A row of pg_depend: what depends on a column. */
+#include "capture/capture.h"
+
+/* A row of pg_depend, what depends on a column, or of pg_constraint. */
 typedef struct Dependent
 {
 	HeapTuple	row;
-	int32		column;
+	int32		column;			/* of a foreign key: 0 */
 	char	   *name;
 } Dependent;
+
+typedef List *(*Find) (Relation catalog, Oid relid);
 
 static bool
 ddl_order_matters(Form_pg_depend form)
@@ -71,9 +82,20 @@ ddl_order_compare(const ListCell *a, const ListCell *b)
 	return strcmp(one->name, other->name);
 }
 
+static Dependent *
+ddl_order_make(HeapTuple row, int32 column, ObjectAddress object)
+{
+	Dependent  *dependent = palloc(sizeof(Dependent));
+
+	dependent->row = heap_copytuple(row);
+	dependent->column = column;
+	dependent->name = getObjectIdentity(&object, false);
+	return dependent;
+}
+
 /* Those of all columns of the table, in the order that they should have. */
 static List *
-ddl_order_dependents(Relation catalog, Oid relid)
+ddl_order_find_dependents(Relation catalog, Oid relid)
 {
 	List	   *dependents = NIL;
 	SysScanDesc scan;
@@ -87,20 +109,49 @@ ddl_order_dependents(Relation catalog, Oid relid)
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
-		ObjectAddress object = {form->classid, form->objid, form->objsubid};
-		Dependent  *dependent;
 
-		if (form->refobjsubid == 0 || !ddl_order_matters(form))
-			continue;
-		dependent = palloc(sizeof(Dependent));
-		dependent->row = heap_copytuple(tuple);
-		dependent->column = form->refobjsubid;
-		dependent->name = getObjectIdentity(&object, false);
-		dependents = lappend(dependents, dependent);
+		if (form->refobjsubid != 0 && ddl_order_matters(form))
+			dependents = lappend(dependents, ddl_order_make(tuple, form->refobjsubid,
+															(ObjectAddress) {form->classid, form->objid, form->objsubid}));
 	}
 	systable_endscan(scan);
 	list_sort(dependents, ddl_order_compare);
 	return dependents;
+}
+
+/* The foreign keys that refer to the table, in the order that they should have. */
+static List *
+ddl_order_find_foreign_keys(Relation catalog, Oid relid)
+{
+	List	   *keys = NIL;
+	SysScanDesc scan;
+	ScanKeyData key[2];
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key[0], Anum_pg_constraint_confrelid, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(relid));
+	ScanKeyInit(&key[1], Anum_pg_constraint_contype, BTEqualStrategyNumber, F_CHAREQ,
+				CharGetDatum(CONSTRAINT_FOREIGN));
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 2, key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		keys = lappend(keys, ddl_order_make(tuple, 0, (ObjectAddress) {ConstraintRelationId,
+								  ((Form_pg_constraint) GETSTRUCT(tuple))->oid, 0}));
+	systable_endscan(scan);
+	list_sort(keys, ddl_order_compare);
+	return keys;
+}
+
+static bool
+ddl_order_is_kept(List *dependents, int first, int end)
+{
+	for (int i = first + 1; i < end; i++)
+	{
+		Dependent  *before = list_nth(dependents, i - 1);
+		Dependent  *dependent = list_nth(dependents, i);
+
+		if (ItemPointerCompare(&before->row->t_self, &dependent->row->t_self) > 0)
+			return false;
+	}
+	return true;
 }
 
 /*
@@ -110,16 +161,7 @@ ddl_order_dependents(Relation catalog, Oid relid)
 static bool
 ddl_order_column(Relation catalog, List *dependents, int first, int end)
 {
-	bool		ordered = true;
-
-	for (int i = first + 1; i < end; i++)
-	{
-		Dependent  *before = list_nth(dependents, i - 1);
-		Dependent  *dependent = list_nth(dependents, i);
-
-		ordered &= ItemPointerCompare(&before->row->t_self, &dependent->row->t_self) < 0;
-	}
-	if (ordered)
+	if (ddl_order_is_kept(dependents, first, end))
 		return false;
 	for (int i = first; i < end; i++)
 		CatalogTupleDelete(catalog, &((Dependent *) list_nth(dependents, i))->row->t_self);
@@ -129,14 +171,14 @@ ddl_order_column(Relation catalog, List *dependents, int first, int end)
 }
 
 static void
-ddl_order_table(Relation catalog, Oid relid)
+ddl_order_table(Relation catalog, Oid relid, Find find)
 {
 	bool		changed;
 
 	/* nearly always the second look finds them in order */
 	do
 	{
-		List	   *dependents = ddl_order_dependents(catalog, relid);
+		List	   *dependents = find(catalog, relid);
 		int			first = 0;
 
 		CHECK_FOR_INTERRUPTS();
@@ -167,7 +209,58 @@ ot_ddl_order_dependents(RangeVar *name)
 	{
 		/* a temporary child is its session's, which needs no schema key */
 		if (get_rel_persistence(lfirst_oid(lc)) != RELPERSISTENCE_TEMP)
-			ddl_order_table(catalog, lfirst_oid(lc));
+			ddl_order_table(catalog, lfirst_oid(lc), ddl_order_find_dependents);
 	}
+	table_close(catalog, RowExclusiveLock);
+}
+
+/* The table that the statement gives a partition; InvalidOid: none. */
+static Oid
+ddl_order_parent(Node *stmt)
+{
+	RangeVar   *name = NULL;
+	ListCell   *lc;
+	Oid			relid;
+
+	if (IsA(stmt, CreateStmt) && ((CreateStmt *) stmt)->partbound != NULL)
+		name = linitial_node(RangeVar, ((CreateStmt *) stmt)->inhRelations);
+	foreach(lc, IsA(stmt, AlterTableStmt) ? ((AlterTableStmt *) stmt)->cmds : NIL)
+	{
+		if (lfirst_node(AlterTableCmd, lc)->subtype == AT_AttachPartition)
+			name = ((AlterTableStmt *) stmt)->relation;
+	}
+	relid = name != NULL ? RangeVarGetRelid(name, NoLock, true) : InvalidOid;
+	/* without, the statement will fail, or it is about the session's own */
+	return OidIsValid(relid) && (ot_is_apply_worker || OT_OWNS_RELATION(relid)) &&
+		get_rel_persistence(relid) != RELPERSISTENCE_TEMP ? relid : InvalidOid;
+}
+
+/* Does the statement find the foreign keys that it copies in order? */
+bool
+ot_ddl_finds_order(Node *stmt)
+{
+	Oid			parent = ddl_order_parent(stmt);
+	Relation	catalog;
+	List	   *keys;
+
+	if (!OidIsValid(parent))
+		return true;
+	catalog = table_open(ConstraintRelationId, AccessShareLock);
+	keys = ddl_order_find_foreign_keys(catalog, parent);
+	table_close(catalog, AccessShareLock);
+	return ddl_order_is_kept(keys, 0, list_length(keys));
+}
+
+/* Called before any statement, in case it gives a table a partition. */
+void
+ot_ddl_order_foreign_keys(Node *stmt)
+{
+	Oid			parent = ddl_order_parent(stmt);
+	Relation	catalog;
+
+	if (!OidIsValid(parent))
+		return;
+	catalog = table_open(ConstraintRelationId, RowExclusiveLock);
+	ddl_order_table(catalog, parent, ddl_order_find_foreign_keys);
 	table_close(catalog, RowExclusiveLock);
 }

@@ -285,6 +285,7 @@ ddl_share_statement(Node *stmt)
 	switch (nodeTag(stmt))
 	{
 		case T_CreateStmt:
+			return ot_ddl_finds_order(stmt);
 		case T_ViewStmt:
 		case T_RuleStmt:
 		case T_CreateTrigStmt:

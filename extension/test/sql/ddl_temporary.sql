@@ -244,6 +244,27 @@ DROP TABLE measured;
 SELECT unit.apply(:'made'::bytea);
 SELECT stxrelid::regclass FROM pg_statistic_ext WHERE stxname = 'of_temporary';
 
+-- So do those that have a name which PostgreSQL would make up.
+CREATE TABLE with_statistics (a int, b int);
+CREATE STATISTICS with_statistics_both ON a, b FROM with_statistics;
+BEGIN;
+CREATE TABLE made_like (LIKE with_statistics INCLUDING ALL);
+SELECT unit.write_set() AS made \gset
+ROLLBACK;
+CREATE TEMP TABLE measured (a int, b int);
+CREATE STATISTICS made_like_a_b_stat ON a, b FROM measured;
+BEGIN;
+CREATE TABLE made_like (LIKE with_statistics INCLUDING STATISTICS);
+ROLLBACK;
+BEGIN;
+CREATE TABLE made_like (LIKE with_statistics INCLUDING INDEXES);
+CREATE TABLE made_otherwise (LIKE with_statistics INCLUDING STATISTICS);
+ROLLBACK;
+SELECT unit.apply(:'made'::bytea);
+DROP TABLE measured;
+SELECT unit.apply(:'made'::bytea);
+SELECT stxname, stxrelid::regclass FROM pg_statistic_ext WHERE stxname ^@ 'made_like';
+
 -- A materialized view is temporary if search_path puts it there; before 17, PostgreSQL refuses that.
 BEGIN;
 SET LOCAL search_path = pg_temp, ddl_temporary;

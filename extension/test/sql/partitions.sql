@@ -104,5 +104,33 @@ CREATE SCHEMA partitions_2 CREATE TABLE dealt_4 PARTITION OF partitions.dealt FO
 \echo :LAST_ERROR_SQLSTATE
 CREATE SCHEMA partitions_2 CREATE TABLE dealt_4 PARTITION OF partitions.dealt FOR VALUES FROM (50) TO (51);
 
+-- Foreign keys that refer to a new partition have names in the order of those that refer to its parent, wherever these are stored.
+CREATE TABLE referred (id int PRIMARY KEY) PARTITION BY LIST (id);
+CREATE TABLE referred_3 (id int PRIMARY KEY);
+CREATE TABLE referring (id int PRIMARY KEY, r int);
+ALTER TABLE referring ADD FOREIGN KEY (r) REFERENCES referred;
+ALTER TABLE referring ADD FOREIGN KEY (r) REFERENCES referred ON DELETE CASCADE;
+\set names 'SELECT c.conname, p.conname AS of, c.confrelid::regclass FROM pg_constraint c JOIN pg_constraint p ON p.oid = c.conparentid WHERE c.conrelid = ''referring''::regclass ORDER BY 3, 1'
+BEGIN;
+CREATE TABLE referred_1 PARTITION OF referred FOR VALUES IN (1) PARTITION BY LIST (id);
+ALTER TABLE referred ATTACH PARTITION referred_3 FOR VALUES IN (3);
+CREATE TABLE referred_11 PARTITION OF referred_1 FOR VALUES IN (1);
+:names;
+SELECT unit.write_set() AS parted \gset
+ROLLBACK;
+ALTER TABLE referring RENAME CONSTRAINT referring_r_fkey TO moved;
+ALTER TABLE referring RENAME CONSTRAINT moved TO referring_r_fkey;
+BEGIN;
+CREATE TABLE referred_1 PARTITION OF referred FOR VALUES IN (1) PARTITION BY LIST (id);
+ALTER TABLE referred ATTACH PARTITION referred_3 FOR VALUES IN (3);
+CREATE TABLE referred_11 PARTITION OF referred_1 FOR VALUES IN (1);
+:names;
+ROLLBACK;
+BEGIN;
+SELECT unit.apply(:'parted'::bytea);
+:names;
+ROLLBACK;
+DROP TABLE referring;
+
 SET client_min_messages = warning;
 DROP SCHEMA partitions, partitions_2 CASCADE;
