@@ -438,13 +438,15 @@ ddl_classify(Node *stmt, const char *query, OtTemporary *temporary)
 	/* the schema lock comes before table locks, in this order everywhere */
 	if (*temporary != OT_TEMPORARY_OBJECT && kind == OT_STATEMENT_SCHEMA)
 	{
-		if (*temporary == OT_TEMPORARY_FUNCTION)
-			ot_ddl_take_schema_key();
-		else
+		if (*temporary == OT_TEMPORARY_NOTHING)
 			ot_ddl_take_schema_key_for(stmt);
-		/* it may have waited for one who has made or dropped such a function */
-		if (*temporary == OT_TEMPORARY_FUNCTION || ot_temporary_functions_possible())
+		else
+			ot_ddl_take_schema_key();
+		/* it may have waited for one who has made or dropped such a function, or what was not there */
+		if (*temporary != OT_TEMPORARY_NOTHING || ot_temporary_functions_possible())
 			*temporary = ot_ddl_is_temporary(stmt, query);
+		if (*temporary == OT_TEMPORARY_AND_MISSING)
+			*temporary = OT_TEMPORARY_OBJECT;
 		if (*temporary == OT_TEMPORARY_FUNCTION)
 		{
 			ot_function_check_room(stmt);

@@ -39,6 +39,7 @@ typedef enum OtTemporary
 	OT_TEMPORARY_NOTHING,
 	OT_TEMPORARY_OBJECT,		/* of this session, in its own schema or part of
 								 * something that is */
+	OT_TEMPORARY_AND_MISSING,	/* likewise, and DROP names what is not there */
 	OT_TEMPORARY_FUNCTION		/* in a permanent schema (ddl_function.c) */
 } OtTemporary;
 

@@ -61,12 +61,22 @@
 /* The statement that was looked at last is about a function in a permanent schema. */
 static bool about_function;
 
+/* ... names something temporary, and something that is not there. */
+static bool about_missing;
+
 /* How many of a statement's objects are temporary. */
 typedef struct Count
 {
 	int			temporary;
 	int			other;
 } Count;
+
+typedef enum Found
+{
+	FOUND_NOTHING,
+	FOUND_TEMPORARY,
+	FOUND_OTHER
+} Found;
 
 bool
 ot_ddl_session_has_temporary(void)
@@ -99,15 +109,20 @@ ddl_temporary_creates_temporary_object(List *name)
 	return isTempNamespace(QualifiedNameGetCreationNamespace(name, &object));
 }
 
+static Found
+ddl_temporary_find_relation(RangeVar *name)
+{
+	Oid			relid = RangeVarGetRelid(name, NoLock, true);
+
+	if (!OidIsValid(relid))
+		return FOUND_NOTHING;
+	return get_rel_persistence(relid) == RELPERSISTENCE_TEMP ? FOUND_TEMPORARY : FOUND_OTHER;
+}
+
 static bool
 ddl_temporary_relation_is_temporary(RangeVar *name)
 {
-	Oid			relid;
-
-	if (name == NULL || !ot_ddl_session_has_temporary())
-		return false;
-	relid = RangeVarGetRelid(name, NoLock, true);
-	return OidIsValid(relid) && get_rel_persistence(relid) == RELPERSISTENCE_TEMP;
+	return name != NULL && ot_ddl_session_has_temporary() && ddl_temporary_find_relation(name) == FOUND_TEMPORARY;
 }
 
 /*
@@ -157,8 +172,8 @@ ot_ddl_table_of_statistics(Oid statistics)
 	return table;
 }
 
-static bool
-ddl_temporary_finds_temporary(ObjectType type, Node *object)
+static Found
+ddl_temporary_find(ObjectType type, Node *object)
 {
 	Relation	rel = NULL;
 	ObjectAddress address;
@@ -171,7 +186,11 @@ ddl_temporary_finds_temporary(ObjectType type, Node *object)
 		case OBJECT_SEQUENCE:
 		case OBJECT_MATVIEW:
 		case OBJECT_FOREIGN_TABLE:
-			return ddl_temporary_relation_is_temporary(makeRangeVarFromNameList((List *) object));
+			return ddl_temporary_find_relation(makeRangeVarFromNameList((List *) object));
+		case OBJECT_SCHEMA:
+			if (ddl_temporary_is_temporary_schema(strVal(object)))
+				return FOUND_TEMPORARY;
+			return OidIsValid(get_namespace_oid(strVal(object), true)) ? FOUND_OTHER : FOUND_NOTHING;
 		case OBJECT_AGGREGATE:
 		case OBJECT_COLLATION:
 		case OBJECT_COLUMN:
@@ -196,7 +215,7 @@ ddl_temporary_finds_temporary(ObjectType type, Node *object)
 		case OBJECT_TYPE:
 			break;
 		default:
-			return false;		/* belongs to no schema */
+			return FOUND_OTHER; /* belongs to no schema */
 	}
 
 	/* COMMENT and DROP have a TypeName for a type, RENAME and OWNER a list */
@@ -208,19 +227,23 @@ ddl_temporary_finds_temporary(ObjectType type, Node *object)
 		bool		temporary = rel->rd_rel->relpersistence == RELPERSISTENCE_TEMP;
 
 		relation_close(rel, NoLock);
-		return temporary;
+		if (temporary)
+			return FOUND_TEMPORARY;
 	}
 	if (!OidIsValid(address.objectId))
-		return false;
+		return FOUND_NOTHING;
+	if (rel != NULL)
+		return FOUND_OTHER;
 	if (isTempNamespace(get_object_namespace(&address)))
-		return true;
+		return FOUND_TEMPORARY;
 	/* those of a temporary table may be in any schema */
 	if (type == OBJECT_STATISTIC_EXT)
-		return get_rel_persistence(ot_ddl_table_of_statistics(address.objectId)) == RELPERSISTENCE_TEMP;
+		return get_rel_persistence(ot_ddl_table_of_statistics(address.objectId)) == RELPERSISTENCE_TEMP ?
+			FOUND_TEMPORARY : FOUND_OTHER;
 	if (address.classId != ProcedureRelationId || !OidIsValid(ot_function_temporary_type(address.objectId)))
-		return false;
+		return FOUND_OTHER;
 	about_function = true;
-	return true;
+	return FOUND_TEMPORARY;
 }
 
 static bool
@@ -231,7 +254,7 @@ ddl_temporary_object_is_temporary(ObjectType type, Node *object)
 	if (object == NULL || (type != OBJECT_STATISTIC_EXT && !ot_ddl_session_has_temporary() &&
 						   !ot_temporary_functions_possible()))
 		return false;
-	if (ddl_temporary_finds_temporary(type, object))
+	if (ddl_temporary_find(type, object) == FOUND_TEMPORARY)
 		return true;
 	if (IsA(object, ObjectWithArgs))
 		ddl_temporary_check_types(((ObjectWithArgs *) object)->objargs);
@@ -275,15 +298,35 @@ ddl_temporary_is_named_temporary(Node *object)
 		strcmp(strVal(linitial(name)), "pg_temp") == 0;
 }
 
+/*
+ * What is not there counts as neither, so that IF EXISTS passes over it.  The caller
+ * sees to it that it stays away until the statement has run.
+ */
 static bool
 ddl_temporary_drops_temporary(DropStmt *stmt)
 {
 	Count		c = {0, 0};
+	bool		named = false;
 	ListCell   *lc;
 
 	foreach(lc, stmt->objects)
-		ddl_temporary_count_one(&c, ddl_temporary_is_named_temporary(lfirst(lc)) ||
-								ddl_temporary_object_is_temporary(stmt->removeType, lfirst(lc)));
+		named |= ddl_temporary_is_named_temporary(lfirst(lc));
+	if (!named && stmt->removeType != OBJECT_STATISTIC_EXT && stmt->removeType != OBJECT_SCHEMA &&
+		!ot_ddl_session_has_temporary() && !ot_temporary_functions_possible())
+		return false;
+	foreach(lc, stmt->objects)
+	{
+		Node	   *object = lfirst(lc);
+		Found		found = ddl_temporary_find(stmt->removeType, object);
+		bool		temporary = found == FOUND_TEMPORARY || ddl_temporary_is_named_temporary(object);
+
+		if (temporary || found == FOUND_OTHER)
+			ddl_temporary_count_one(&c, temporary);
+		else
+			about_missing = true;
+		if (!temporary && IsA(object, ObjectWithArgs))
+			ddl_temporary_check_types(((ObjectWithArgs *) object)->objargs);
+	}
 	return ddl_temporary_all_temporary(&c, "DROP");
 }
 
@@ -505,10 +548,12 @@ ddl_temporary_is(Node *stmt, const char *query)
 OtTemporary
 ot_ddl_is_temporary(Node *stmt, const char *query)
 {
-	about_function = false;
+	about_function = about_missing = false;
 	if (!ddl_temporary_is(stmt, query))
 		return OT_TEMPORARY_NOTHING;
-	return about_function ? OT_TEMPORARY_FUNCTION : OT_TEMPORARY_OBJECT;
+	if (about_function)
+		return OT_TEMPORARY_FUNCTION;
+	return about_missing ? OT_TEMPORARY_AND_MISSING : OT_TEMPORARY_OBJECT;
 }
 
 /* ---- statements about temporary objects that affect permanent ones ---- */

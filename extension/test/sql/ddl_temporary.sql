@@ -265,6 +265,56 @@ DROP TABLE measured;
 SELECT unit.apply(:'made'::bytea);
 SELECT stxname, stxrelid::regclass FROM pg_statistic_ext WHERE stxname ^@ 'made_like';
 
+-- IF EXISTS passes over what is not there, in one statement with what is temporary; nobody makes it meanwhile.
+CREATE TABLE stays (id int PRIMARY KEY);
+CREATE SEQUENCE stays_seq;
+CREATE COLLATION stays_collation FROM "C";
+DO $$ DECLARE
+    made record;
+BEGIN
+    FOR made IN SELECT * FROM (VALUES
+        ('TABLE', 'TEMP TABLE mine (id int)', 'mine', 'missing', 'stays'),
+        ('VIEW', 'TEMP VIEW mine AS SELECT 1 AS one', 'mine', 'missing', 'subject_view'),
+        ('SEQUENCE', 'TEMP SEQUENCE mine', 'mine', 'missing', 'stays_seq'),
+        ('INDEX', 'INDEX mine ON tab (id)', 'mine', 'missing', 'subject_pkey'),
+        ('TYPE', 'TYPE pg_temp.mine AS (a int)', 'pg_temp.mine', 'missing', 'subject_type'),
+        ('DOMAIN', 'DOMAIN pg_temp.mine AS int', 'mine', 'missing', 'subject_domain'),
+        ('FUNCTION', 'FUNCTION pg_temp.mine() RETURNS int LANGUAGE sql AS ''SELECT 1''', 'pg_temp.mine()', 'missing(int)', 'subject_function(oid)'),
+        ('COLLATION', 'COLLATION pg_temp.mine FROM "C"', 'pg_temp.mine', 'missing', 'stays_collation'),
+        ('STATISTICS', 'STATISTICS mine ON id, v FROM tab', 'mine', 'missing', 'with_statistics_both')
+    ) AS v (kind, made, name, missing, permanent)
+    LOOP
+        EXECUTE 'CREATE ' || made.made;
+        -- of temporary and permanent ones neither is dropped
+        BEGIN
+            EXECUTE format('DROP %s IF EXISTS %s, %s', made.kind, made.name, made.permanent);
+            RAISE 'both';
+        EXCEPTION WHEN feature_not_supported THEN NULL;
+        END;
+        BEGIN
+            EXECUTE format('DROP %s %s, %s', made.kind, made.name, made.missing);
+            RAISE 'missing';
+        EXCEPTION WHEN undefined_table OR undefined_object OR undefined_function THEN NULL;
+        END;
+        EXECUTE format('DROP %s IF EXISTS %s, %s', made.kind, made.missing, made.name);
+        BEGIN
+            EXECUTE format('DROP %s %s', made.kind, made.name);
+            RAISE 'not dropped';
+        EXCEPTION WHEN undefined_table OR undefined_object OR undefined_function THEN NULL;
+        END;
+    END LOOP;
+END $$;
+CREATE TEMP TABLE mine (id int);
+BEGIN;
+DROP TABLE IF EXISTS missing, mine;
+SELECT mode FROM pg_locks JOIN pg_am ON objid = pg_am.oid WHERE pid = pg_backend_pid() AND amname = 'onetrip' AND objsubid = 0;
+:operations;
+COMMIT;
+-- What is named as temporary may be missing too.
+DROP TABLE IF EXISTS pg_temp.mine, missing;
+DROP TABLE IF EXISTS pg_temp.mine, stays;
+\echo :LAST_ERROR_SQLSTATE
+
 -- A materialized view is temporary if search_path puts it there; before 17, PostgreSQL refuses that.
 BEGIN;
 SET LOCAL search_path = pg_temp, ddl_temporary;
