@@ -38,6 +38,7 @@
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -272,19 +273,13 @@ ddl_check_refers_to_new(Node *node, void *context)
 	return name != NULL && !ot_ddl_keeps_column(altered->commands, altered->relid, name);
 }
 
-/* Does it refer to one that the statement gives another type? */
+/* Does the statement give the column another type? */
 static bool
-ddl_check_refers_to_converted(Node *node, void *context)
+ddl_check_converts(List *commands, const char *name)
 {
-	const char *name;
 	ListCell   *lc;
 
-	if (node == NULL)
-		return false;
-	if (!IsA(node, ColumnRef))
-		return raw_expression_tree_walker(node, ddl_check_refers_to_converted, context);
-	name = ddl_check_column_name(node);
-	foreach(lc, name != NULL ? (List *) context : NIL)
+	foreach(lc, commands)
 	{
 		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
 
@@ -292,6 +287,20 @@ ddl_check_refers_to_converted(Node *node, void *context)
 			return true;
 	}
 	return false;
+}
+
+/* Does the expression refer to such a column? */
+static bool
+ddl_check_refers_to_converted(Node *node, void *context)
+{
+	const char *name;
+
+	if (node == NULL)
+		return false;
+	if (!IsA(node, ColumnRef))
+		return raw_expression_tree_walker(node, ddl_check_refers_to_converted, context);
+	name = ddl_check_column_name(node);
+	return name != NULL && ddl_check_converts(context, name);
 }
 
 /*
@@ -417,9 +426,29 @@ ddl_check_converts_same(ParseState *pstate, Relation rel, AlterTableCmd *command
 	return ddl_check_computes_same(pstate, expression, column->typeName);
 }
 
-/* Does a foreign key of a table outside the list refer to one in it? */
+/* Does the statement give another type to a column that the foreign key refers to? */
 static bool
-ddl_check_is_referred_to(List *relids)
+ddl_check_converts_key(HeapTuple tuple, TupleDesc desc, List *commands)
+{
+	bool		isnull;
+	ArrayType  *columns = DatumGetArrayTypeP(heap_getattr(tuple, Anum_pg_constraint_confkey, desc, &isnull));
+	Oid			relid = ((Form_pg_constraint) GETSTRUCT(tuple))->confrelid;
+	int			count = ARR_DIMS(columns)[0];
+
+	for (int i = 0; i < count; i++)
+	{
+		if (ddl_check_converts(commands, get_attname(relid, ((int16 *) ARR_DATA_PTR(columns))[i], false)))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Does a foreign key of a table outside the list refer to one in it, by a column that
+ * gets another type?  Then it is made anew, and its rows are checked.
+ */
+static bool
+ddl_check_converts_referred_to(List *relids, List *commands)
 {
 	Relation	catalog = table_open(ConstraintRelationId, AccessShareLock);
 	SysScanDesc scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
@@ -431,7 +460,8 @@ ddl_check_is_referred_to(List *relids)
 		Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(tuple);
 
 		found = form->contype == CONSTRAINT_FOREIGN && list_member_oid(relids, form->confrelid) &&
-			!list_member_oid(relids, form->conrelid);
+			!list_member_oid(relids, form->conrelid) &&
+			ddl_check_converts_key(tuple, RelationGetDescr(catalog), commands);
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
@@ -583,7 +613,6 @@ ot_ddl_fills(Node *node, const char *query, List **fills, bool *children)
 	Oid			relid;
 	Relation	rel;
 	bool		will_travel;
-	bool		converts = false;
 	ListCell   *lc;
 
 	*fills = NIL;
@@ -606,10 +635,7 @@ ot_ddl_fills(Node *node, const char *query, List **fills, bool *children)
 		if (command->subtype == AT_AddColumn)
 			*children |= !ddl_check_adds_same(pstate, rel, stmt->cmds, command);
 		else if (command->subtype == AT_AlterColumnType)
-		{
-			converts = true;
 			*children |= !ddl_check_converts_same(pstate, rel, command);
-		}
 		free_parsestate(pstate);
 	}
 	will_travel = ddl_check_will_travel(rel, stmt->cmds);
@@ -629,8 +655,8 @@ ot_ddl_fills(Node *node, const char *query, List **fills, bool *children)
 		}
 	}
 	/* a foreign key that is checked anew would not find what it refers to */
-	if (converts && *fills != NIL && ddl_check_is_referred_to(*fills))
-		ot_ddl_refuse("ALTER COLUMN TYPE with rows that travel in a table that foreign keys of others refer to",
+	if (*fills != NIL && ddl_check_converts_referred_to(*fills, stmt->cmds))
+		ot_ddl_refuse("ALTER COLUMN TYPE with rows that travel, of a column that foreign keys of others refer to",
 					  "Drop these foreign keys before, and add them again after it.");
 	relation_close(rel, NoLock);
 	return *fills != NIL ? relid : InvalidOid;
