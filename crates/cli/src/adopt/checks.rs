@@ -52,6 +52,35 @@ pub fn converted(local: &[String]) -> String {
     condition
 }
 
+/// Functions about transactions and snapshots, and columns of a row's version, in PostgreSQL's regular expressions.
+const TRANSACTION_IDS: &str = "\\m(pg_current_xact_id(_if_assigned)?|pg_current_snapshot|pg_xact_status|\
+    pg_visible_in_snapshot|pg_snapshot_x(ip|max|min)|pg_xact_commit_timestamp|txid_current(_if_assigned|_snapshot)?|\
+    txid_status|txid_visible_in_snapshot|txid_snapshot_x(ip|max|min)|xmin|xmax)\\M";
+const OIDS: &str = "::oid\\M|\\mtableoid\\M|\\mhash(enum|oid)(extended)?\\(";
+
+/// Expressions of which values are kept, or of which it depends whether a row is let in: `name` and `words`.
+const KEPT_EXPRESSIONS: &str = "\
+    SELECT 'column ' || adrelid::regclass || '.' || quote_ident(attname) AS name, pg_get_expr(adbin, adrelid) AS words \
+    FROM pg_attrdef JOIN pg_attribute ON attrelid = adrelid AND attnum = adnum \
+    UNION ALL SELECT 'index ' || indexrelid::regclass, concat_ws(' ', pg_get_expr(indexprs, indrelid), \
+    pg_get_expr(indpred, indrelid)) FROM pg_index WHERE indrelid >= 16384 \
+    UNION ALL SELECT 'table ' || partrelid::regclass, pg_get_expr(partexprs, partrelid) FROM pg_partitioned_table \
+    UNION ALL SELECT 'constraint ' || quote_ident(conname), pg_get_constraintdef(oid) FROM pg_constraint \
+    WHERE contype = 'c' AND oid >= 16384 \
+    UNION ALL SELECT 'domain ' || oid::regtype, pg_get_expr(typdefaultbin, 0) FROM pg_type \
+    WHERE typtype = 'd' AND oid >= 16384";
+
+/// Everything else that computes.
+const OTHER_CODE: &str = "\
+    SELECT 'view ' || oid::regclass, pg_get_viewdef(oid) FROM pg_class WHERE relkind IN ('v', 'm') AND oid >= 16384 \
+    UNION ALL SELECT 'policy ' || quote_ident(polname) || ' on ' || polrelid::regclass, \
+    concat_ws(' ', pg_get_expr(polqual, polrelid), pg_get_expr(polwithcheck, polrelid)) FROM pg_policy \
+    UNION ALL SELECT 'trigger ' || quote_ident(tgname) || ' on ' || tgrelid::regclass, pg_get_triggerdef(oid) \
+    FROM pg_trigger WHERE tgqual IS NOT NULL \
+    UNION ALL SELECT 'function ' || oid::regprocedure, coalesce(pg_get_function_sqlbody(oid), prosrc) FROM pg_proc p \
+    WHERE oid >= 16384 AND NOT EXISTS \
+    (SELECT FROM pg_depend WHERE classid = 'pg_proc'::regclass AND objid = p.oid AND deptype = 'e')";
+
 pub fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
@@ -226,6 +255,23 @@ pub fn all(stride: u32, local: &[String]) -> Vec<Check> {
             "nothing: what they do travels",
             "SELECT quote_ident(evtname) FROM pg_event_trigger WHERE evtenabled <> 'D'",
         ),
+        Check {
+            level: Differs,
+            what: "transaction ids and snapshots, and xmin and xmax of rows, are each server's own: they say nothing \
+                   about those of another region",
+            todo: "compare what the rows carry: a sequence's value, now(), or a version that each UPDATE raises",
+            of_server: false,
+            sql: format!(
+                "SELECT name FROM ({KEPT_EXPRESSIONS} UNION ALL {OTHER_CODE}) d WHERE words ~* '{TRANSACTION_IDS}'"
+            ),
+        },
+        Check {
+            level: Differs,
+            what: "definitions that compute with OIDs: each server gives its objects others",
+            todo: "use the names of objects (::regclass::text), or numbers of your own",
+            of_server: false,
+            sql: format!("SELECT name FROM ({KEPT_EXPRESSIONS}) d WHERE words ~* '{OIDS}'"),
+        },
         check(
             Differs,
             "indexes that are not valid",

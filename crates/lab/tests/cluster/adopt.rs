@@ -45,6 +45,13 @@ const MORE: &str = "
     select nextval('app.down'), nextval('app.round'), nextval('app.round');
     alter table app.doc enable row level security;
     create policy own on app.doc using (true);
+    create table app.marked (id int primary key, at text default pg_current_xact_id()::text,
+        of int default 'app.doc'::regclass::oid::int);
+    create index on app.marked (id) where txid_visible_in_snapshot(7, '10:20:10,14');
+    create view app.seen as select xmin from app.doc;
+    create function app.changed(xid) returns boolean language sql as
+        'select exists (select from app.doc where xmin = $1)';
+    create function app.now_is() returns xid8 language sql begin atomic select pg_current_xact_id(); end;
     select lo_from_bytea(7001, 'adopted');
     alter role app set work_mem = '7MB'";
 
@@ -351,9 +358,17 @@ async fn a_database_is_adopted_grows_and_is_released() {
     let values_before = next(&session).await;
 
     let check = place.section("Check").await.concat();
-    for expected in
-        ["the whole row", "shop.audit", "app.slot", "app.few", "shop.scratch", "the database can be adopted"]
-    {
+    for expected in [
+        "the whole row",
+        "shop.audit",
+        "app.slot",
+        "app.few",
+        "shop.scratch",
+        "another region: column app.marked.at, index app.marked_id_idx, view app.seen, function app.changed(xid), \
+             function app.now_is()\n",
+        "gives its objects others: column app.marked.of\n",
+        "the database can be adopted",
+    ] {
         assert!(check.contains(expected), "{expected}: {check}");
     }
     let because = |sql: &'static str, todo: &'static str| (sql, todo);
