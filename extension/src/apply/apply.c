@@ -290,6 +290,8 @@ apply_write_set(OtReader *r)
 
 		if (unlikely(ot_writes_early))
 			ot_arrival_operation(op, r);
+		if (op != 'I')
+			ot_apply_rows_end_batch();
 		switch (op)
 		{
 			case 'R':
@@ -359,6 +361,7 @@ apply_write_set(OtReader *r)
 						 errmsg("unknown operation 0x%02x in a write set", op)));
 		}
 	}
+	ot_apply_rows_end_batch();
 	ot_session_settings_end();
 }
 

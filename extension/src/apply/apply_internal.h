@@ -87,6 +87,7 @@ extern bool ot_apply_rows_are_many(void);
 extern bool ot_apply_rows_in_heap(void);
 extern void ot_apply_relation(OtReader *r);
 extern void ot_apply_insert(OtReader *r, int options);
+extern void ot_apply_rows_end_batch(void);
 extern void ot_apply_update(OtReader *r);
 extern void ot_apply_delete(OtReader *r, bool moves);
 extern void ot_apply_rows_close(void);

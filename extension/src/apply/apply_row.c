@@ -14,6 +14,10 @@
  * in the transaction to its end or to the next DDL statement, so that entries
  * that are applied together share them.
  *
+ * Where many new rows of one table follow one another, heap gets some of them at
+ * once, as from COPY, and their index entries are made after that, row by row in
+ * the same order.  Such a batch ends with whatever else comes in the write set.
+ *
  * Runs in the apply worker, the arrival worker, and backends that rehearse.  Raises ERROR if a
  * row is missing or a table does not look as it must: this server then differs
  * from the others.
@@ -67,6 +71,9 @@ typedef struct OpenTable
 	TupleTableSlot *new_row;	/* built from parts in the entry, or from changes
 								 * and the old row */
 	TupleTableSlot *old_row;
+	bool		in_batches;		/* may new rows be written many at a time? */
+	TupleTableSlot **batch_rows;	/* made as they are needed */
+	int			nbatch_rows;
 	OtRowFinder finder;
 } OpenTable;
 
@@ -98,6 +105,25 @@ static bool open_again;
  */
 #define KEPT_MAX 64
 
+/*
+ * So many new rows of one table, one after another, are written one by one before
+ * a batch begins: what has few rows is none the slower for batches.  A batch has
+ * no more rows and bytes than one of COPY.
+ */
+#define BATCH_AFTER 8
+#define BATCH_ROWS_MAX 1000
+#define BATCH_BYTES_MAX (64 * 1024)
+
+/* New rows that heap does not have yet, in batch_context. */
+static struct
+{
+	OpenTable  *table;			/* of the last rows that were inserted; or NULL */
+	int			before;			/* rows of it in sequence that were written one by one */
+	int			rows;
+	Size		bytes;
+}			batch;
+static MemoryContext batch_context = NULL;	/* made for the first batch */
+
 static void
 apply_row_make_list(Tables *to)
 {
@@ -121,6 +147,8 @@ ot_apply_rows_begin(void)
 	rows_context = CurrentMemoryContext;
 	row_context = AllocSetContextCreate(CurrentMemoryContext, "onetrip applied row",
 										ALLOCSET_DEFAULT_SIZES);
+	memset(&batch, 0, sizeof(batch));
+	batch_context = NULL;
 	apply_row_make_list(&known);
 	apply_row_make_list(&numbered);
 	written = false;
@@ -322,6 +350,15 @@ apply_row_open_table(OpenTable *table)
 	table->new_row = MakeSingleTupleTableSlot(CreateTupleDescCopy(table->info->as_given),
 											  &TTSOpsVirtual);
 	table->old_row = table_slot_create(table->rel, NULL);
+	/*
+	 * A user's function in an index may look at the table, which then must have all
+	 * rows before its own and no others.  If a value occurs twice where a job builds
+	 * a unique index, the table is opened again.
+	 */
+	table->in_batches = ot_is_onetrip_table(table->rel) && !table->info->runs_users_code &&
+		table->unchecked == NIL;
+	table->batch_rows = NULL;
+	table->nbatch_rows = 0;
 	ot_row_finder_open(&table->finder, table->rel, table->info);
 	MemoryContextSwitchTo(old);
 }
@@ -337,6 +374,8 @@ apply_row_get_table(OtReader *r)
 				(errcode(OT_ERR_PROTOCOL),
 				 errmsg("a write set refers to table %u of %d", number, numbered.count)));
 	table = numbered.list[number];
+	if (table != batch.table)
+		ot_apply_rows_end_batch();
 	if (table->rel == NULL)
 		apply_row_open_table(table);
 	/* If the worker waits for a transaction, the evictor names this table. */
@@ -359,6 +398,8 @@ ot_apply_rows_close(void)
 		ExecDropSingleTupleTableSlot(table->given_row);
 		ExecDropSingleTupleTableSlot(table->new_row);
 		ExecDropSingleTupleTableSlot(table->old_row);
+		for (int k = 0; k < table->nbatch_rows; k++)
+			ExecDropSingleTupleTableSlot(table->batch_rows[k]);
 		ExecCloseIndices(table->result_rel);
 		FreeExecutorState(table->estate);
 		table_close(table->rel, NoLock);
@@ -494,16 +535,15 @@ apply_row_update_row(OpenTable *table, const OtRowRead *read, bool wait, LockTup
 
 /* ---- reading rows and changes from an entry ---- */
 
-/* Reads a whole row; returns the slot that it is in. */
+/* Puts a whole row that has been read into a slot, and returns that. */
 static TupleTableSlot *
-apply_row_get_row(OtReader *r, OpenTable *table, OtRowRead *row)
+apply_row_store(OpenTable *table, OtRowRead *row)
 {
 	TupleDesc	desc = RelationGetDescr(table->rel);
 
-	ot_row_read(r, table->info, desc, row);
 	if (row->nparts == 0)
 	{
-		ExecStoreHeapTuple(row->tuple, table->given_row, false);
+		ExecStoreHeapTuple(row->tuple, table->given_row, true);
 		return table->given_row;
 	}
 	ExecClearTuple(table->new_row);
@@ -722,20 +762,123 @@ apply_row_end_row(OpenTable *table, MemoryContext old)
 	}
 }
 
+/* ---- new rows ---- */
+
+/* Writes the rows of the batch.  Others of the same table may follow. */
+static void
+apply_row_write_batch(void)
+{
+	OpenTable  *table = batch.table;
+	int			nrows = batch.rows;
+	MemoryContext old = MemoryContextSwitchTo(batch_context);
+
+	batch.rows = 0;
+	apply_row_begin_change();
+	table_multi_insert(table->rel, table->batch_rows, nrows, GetCurrentCommandId(true), 0, NULL);
+	MemoryContextSwitchTo(row_context);
+	for (int i = 0; i < nrows; i++)
+	{
+		TupleTableSlot *row = table->batch_rows[i];
+
+		CHECK_FOR_INTERRUPTS();
+		ot_row_finder_written(&table->finder, row);
+		apply_row_insert_index_tuples(table, row, false, false);
+		ExecClearTuple(row);
+		ResetPerTupleExprContext(table->estate);
+		MemoryContextReset(row_context);
+	}
+	MemoryContextSwitchTo(old);
+}
+
+/* Called before anything else happens than another insertion of a row into the same table. */
+void
+ot_apply_rows_end_batch(void)
+{
+	if (batch.rows > 0)
+		apply_row_write_batch();
+	batch.table = NULL;
+}
+
+/* The context for the table's next row: batch_context if it is to go into a batch. */
+static MemoryContext
+apply_row_context_of_next(OpenTable *table, int options)
+{
+	if (batch.table != table)
+	{
+		batch.table = table;
+		batch.before = 0;
+	}
+	if (likely(batch.before < BATCH_AFTER))
+	{
+		batch.before++;
+		return row_context;
+	}
+	/* heap takes no options for many rows */
+	if (!table->in_batches || options != 0)
+		return row_context;
+	if (batch_context == NULL)
+		batch_context = AllocSetContextCreate(rows_context, "onetrip applied rows",
+											  ALLOCSET_DEFAULT_SIZES);
+	if (batch.rows == 0)
+	{
+		MemoryContextReset(batch_context);
+		batch.bytes = 0;
+	}
+	return batch_context;
+}
+
+static void
+apply_row_add_to_batch(OpenTable *table, HeapTuple row)
+{
+	if (table->nbatch_rows <= batch.rows)
+	{
+		MemoryContext old = MemoryContextSwitchTo(rows_context);
+
+		if (table->batch_rows == NULL)
+			table->batch_rows = palloc(sizeof(TupleTableSlot *) * BATCH_ROWS_MAX);
+		table->batch_rows[table->nbatch_rows++] =
+			MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsHeapTuple);
+		MemoryContextSwitchTo(old);
+	}
+	ExecStoreHeapTuple(row, table->batch_rows[batch.rows++], true);
+	batch.bytes += row->t_len;
+	if (batch.rows == BATCH_ROWS_MAX || batch.bytes >= BATCH_BYTES_MAX)
+		apply_row_write_batch();
+}
+
+static void
+apply_row_insert_alone(OpenTable *table, OtRowRead *read, int options)
+{
+	TupleTableSlot *row = apply_row_store(table, read);
+
+	/* A deletion of a row with the same key must be visible by now. */
+	apply_row_begin_change();
+	apply_row_insert_row(table, row, read, options);
+	ot_row_finder_written(&table->finder, row);
+	apply_row_insert_index_tuples(table, row, false, false);
+}
+
 /* The options are those of table_tuple_insert(). */
 void
 ot_apply_insert(OtReader *r, int options)
 {
 	OpenTable  *table = apply_row_get_table(r);
-	MemoryContext old = MemoryContextSwitchTo(row_context);
+	MemoryContext context = apply_row_context_of_next(table, options);
+	MemoryContext old = MemoryContextSwitchTo(context);
 	OtRowRead	read;
-	TupleTableSlot *row = apply_row_get_row(r, table, &read);
 
-	/* A deletion of a row with the same key must be visible by now. */
-	apply_row_begin_change();
-	apply_row_insert_row(table, row, &read, options);
-	ot_row_finder_written(&table->finder, row);
-	apply_row_insert_index_tuples(table, row, false, false);
+	ot_row_read(r, table->info, RelationGetDescr(table->rel), &read);
+	/* what is to be out of line is stored so row by row */
+	if (context != row_context && read.nparts == 0)
+	{
+		apply_row_add_to_batch(table, read.tuple);
+		MemoryContextSwitchTo(old);
+		return;
+	}
+	if (batch.rows > 0)
+		apply_row_write_batch();
+	MemoryContextSwitchTo(row_context);
+	apply_row_insert_alone(table, &read, options);
 	apply_row_end_row(table, old);
 }
 
