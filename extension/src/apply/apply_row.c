@@ -507,23 +507,23 @@ apply_row_insert_row(OpenTable *table, TupleTableSlot *row, const OtRowRead *rea
 }
 
 static TM_Result
-apply_row_update_row(OpenTable *table, const OtRowRead *read, bool wait, LockTupleMode *lockmode,
-					 OtUpdateIndexes *update_indexes)
+apply_row_update_row(OpenTable *table, const OtRowRead *read, OtUpdateIndexes *update_indexes)
 {
 	TM_FailureData failure;
+	LockTupleMode lockmode;
 	Storage		storage;
 	volatile TM_Result result = TM_Ok;
 
 	if (!read->out_of_line)
 		return table_tuple_update(table->rel, &table->old_row->tts_tid, table->new_row,
 								  GetCurrentCommandId(true), GetActiveSnapshot(),
-								  InvalidSnapshot, wait, &failure, lockmode, update_indexes);
+								  InvalidSnapshot, true, &failure, &lockmode, update_indexes);
 	apply_row_force_storage(&storage, table, read);
 	PG_TRY();
 	{
 		result = table_tuple_update(table->rel, &table->old_row->tts_tid, table->new_row,
 									GetCurrentCommandId(true), GetActiveSnapshot(),
-									InvalidSnapshot, wait, &failure, lockmode, update_indexes);
+									InvalidSnapshot, true, &failure, &lockmode, update_indexes);
 	}
 	PG_FINALLY();
 	{
@@ -651,7 +651,11 @@ apply_row_merge_changes(OpenTable *table, Changes *changes)
 
 /* ---- evicting those who have locked a row ---- */
 
-/* Evicts all holders of a row lock on old_row that is in the way. */
+/*
+ * Evicts all holders of a row lock on old_row that is in the way.  KEY SHARE is
+ * not unless the key changes: heap does not wait for it, and it has no conflict
+ * with the entry.
+ */
 static void
 apply_row_evict_lockers(OpenTable *table, bool key_changes)
 {
@@ -679,37 +683,21 @@ apply_row_evict_lockers(OpenTable *table, bool key_changes)
 				ot_evict_xid(members[i].xid, table->rel);
 		}
 	}
-	else
+	else if (!HEAP_XMAX_IS_KEYSHR_LOCKED(infomask) || key_changes)
 		ot_evict_xid(xmax, table->rel);
 }
 
 /*
- * Called after an attempt to change the row.  Returns true if it is done,
- * false if the row must be found again.  Sets *wait if the next attempt is to
- * wait for those who have locked the row, once they are evicted.
+ * Heap has waited for those who were in the way.  Returns false if the row must
+ * be found again: a local commit in between has changed it.
  */
 static bool
-apply_row_attempt_is_done(OpenTable *table, TM_Result result, bool key_changes, bool *wait)
+apply_row_is_changed(OpenTable *table, TM_Result result)
 {
-	switch (result)
-	{
-		case TM_Ok:
-			return true;
-		case TM_BeingModified:
-		case TM_WouldBlock:
-			apply_row_evict_lockers(table, key_changes);
-			*wait = true;
-			return false;
-		case TM_Updated:
-		case TM_Deleted:
-			return false;		/* by a local commit in between */
-		case TM_Invisible:
-		case TM_SelfModified:
-			break;
-	}
-	elog(ERROR, "unexpected result %d of changing a row of table \"%s.%s\"",
-		 result, table->schema, table->name);
-	return false;
+	if (result != TM_Ok && result != TM_Updated && result != TM_Deleted)
+		elog(ERROR, "unexpected result %d of changing a row of table \"%s.%s\"",
+			 result, table->schema, table->name);
+	return result == TM_Ok;
 }
 
 /* ---- the operations ---- */
@@ -887,14 +875,12 @@ ot_apply_update(OtReader *r)
 {
 	OpenTable  *table = apply_row_get_table(r);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
-	bool		wait = false;
+	/* whatever an update changes, it changes the key of a whole row */
+	bool		key_changes = ot_get_u8(r) == OT_UPDATE || table->finder.whole_row;
 	Changes		changes;
 	TM_Result	result;
-	LockTupleMode lockmode;
 	OtUpdateIndexes update_indexes;
 
-	/* heap finds out itself which lock it needs: a key may only get another form */
-	(void) ot_get_u8(r);
 	ot_row_finder_read(&table->finder, r);
 	apply_row_get_changes(r, table, &changes);
 
@@ -903,10 +889,11 @@ ot_apply_update(OtReader *r)
 	{
 		ot_row_finder_find(&table->finder, table->old_row);
 		apply_row_merge_changes(table, &changes);
+		apply_row_evict_lockers(table, key_changes);
 		in_heap = true;
-		result = apply_row_update_row(table, &changes.row, wait, &lockmode, &update_indexes);
+		result = apply_row_update_row(table, &changes.row, &update_indexes);
 		in_heap = false;
-	} while (!apply_row_attempt_is_done(table, result, lockmode == LockTupleExclusive, &wait));
+	} while (!apply_row_is_changed(table, result));
 
 	ot_row_finder_written(&table->finder, table->new_row);
 	if (OT_INDEXES_CHANGED(update_indexes))
@@ -923,7 +910,6 @@ ot_apply_delete(OtReader *r, bool moves)
 {
 	OpenTable  *table = apply_row_get_table(r);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
-	bool		wait = false;
 	TM_Result	result;
 
 	ot_row_finder_read(&table->finder, r);
@@ -933,11 +919,12 @@ ot_apply_delete(OtReader *r, bool moves)
 		TM_FailureData failure;
 
 		ot_row_finder_find(&table->finder, table->old_row);
+		apply_row_evict_lockers(table, true);
 		in_heap = true;
 		result = table_tuple_delete(table->rel, &table->old_row->tts_tid,
 									GetCurrentCommandId(true), GetActiveSnapshot(),
-									InvalidSnapshot, wait, &failure, moves);
+									InvalidSnapshot, true, &failure, moves);
 		in_heap = false;
-	} while (!apply_row_attempt_is_done(table, result, true, &wait));
+	} while (!apply_row_is_changed(table, result));
 	apply_row_end_row(table, old);
 }

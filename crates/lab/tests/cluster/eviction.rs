@@ -221,20 +221,47 @@ async fn caught_again_and_again(lab: &Lab) {
     says_what_happened(&why, why.severity(), "a");
 }
 
-/// It goes on seeing its own snapshot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_that_only_reads_is_left_alone_by_changes_of_rows() {
-    let lab = with_rows("eviction_reader", "a reader is not in the way of rows").await;
+async fn a_transaction_that_is_not_in_the_way_of_a_changed_row_is_left_alone() {
+    let lab = with_rows("eviction_reader", "a reader, or who has locked a row's key, is not in the way of rows").await;
+    a_reader(&lab).await;
+    a_foreign_key(&lab).await;
+    lab.check_equal(1).await;
+}
+
+/// Its check has locked the key of the row that it refers to, which a change of other columns leaves as it is.
+async fn a_foreign_key(lab: &Lab) {
+    lab.session(0).await.must("create table child (id int primary key, parent int references t)").await;
+    lab.everywhere().await;
+    let [alone, first, second] = [lab.session(1).await, lab.session(1).await, lab.session(1).await];
+    alone.must("begin; insert into child values (1, 31)").await;
+    for (id, holder) in [(2, &first), (3, &second)] {
+        holder.must(&format!("begin; insert into child values ({id}, 32)")).await;
+    }
+    for _ in 0..2 {
+        let position = change_in_a(lab, "update t set v = v + 1 where id in (31, 32)").await;
+        arrives(lab, 1, position).await;
+    }
+    for holder in [alone, first, second] {
+        holder.must("commit").await;
+    }
+    lab.shows("select count(*) from child", "3").await;
+    idle(lab, 1, "insert into child values (4, 33)", "delete from t where id = 33").await;
+    idle(lab, 1, "insert into child values (4, 34)", "update t set id = 134 where id = 34").await;
+    idle(lab, 1, "select from t where id = 35 for share", "update t set v = v + 1 where id = 35").await;
+}
+
+/// It goes on seeing its own snapshot.
+async fn a_reader(lab: &Lab) {
     lab.everywhere().await;
     let reader = lab.session(1).await;
     reader.must("begin isolation level repeatable read").await;
     let before = number(&reader, "select sum(v) from t").await.unwrap();
-    let position = change_in_a(&lab, "update t set v = v + 1; delete from t where id = 30").await;
-    arrives(&lab, 1, position).await;
+    let position = change_in_a(lab, "update t set v = v + 1; delete from t where id = 30").await;
+    arrives(lab, 1, position).await;
     assert_eq!(number(&reader, "select sum(v) from t").await.unwrap(), before);
     reader.must("commit").await;
     assert_ne!(number(&reader, "select sum(v) from t").await.unwrap(), before);
-    lab.check_equal(1).await;
 }
 
 /// A cluster in which `onetrip.max_apply_delay` is too long to ever pass, unless a test sets it.
