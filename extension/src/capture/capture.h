@@ -23,6 +23,7 @@
 #include "access/genam.h"
 #include "access/stratnum.h"
 #include "access/tableam.h"
+#include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
 #include "nodes/lockoptions.h"
 #include "nodes/parsenodes.h"
@@ -175,8 +176,9 @@ extern void ot_temporary_function_init(void);
 extern bool ot_temporary_functions_possible(void);
 extern void ot_temporary_functions_note(bool possible);
 extern bool ot_type_is_temporary(Oid type);
-extern Oid	ot_function_row_temporary_type(HeapTuple tuple);
-extern Oid	ot_function_temporary_type(Oid function);
+extern Oid	ot_temporary_schema(const ObjectAddress *object);
+extern Oid	ot_function_temporary_schema(Oid function, ObjectAddress *found);
+extern bool ot_function_is_temporary(Oid function);
 
 /* own_locks.c */
 typedef struct OtHeldLock

@@ -230,8 +230,8 @@ object_name_refuse_local(OtObjectKind kind, const Identity *identity, Oid oid)
 	if (isAnyTempNamespace(schema))
 		object_name_refuse_object(kind, kind == OT_OBJECT_NAMESPACE ? "a temporary schema" : "a temporary object",
 								  quote_identifier(identity->name));
-	if (kind == OT_OBJECT_FUNCTION && OidIsValid(ot_function_temporary_type(oid)))
-		object_name_refuse_object(kind, "a function with a temporary type", quote_identifier(identity->name));
+	if (kind == OT_OBJECT_FUNCTION && ot_function_is_temporary(oid))
+		object_name_refuse_object(kind, "a temporary function", quote_identifier(identity->name));
 	if (IsToastNamespace(schema) && kind != OT_OBJECT_NAMESPACE)
 		object_name_refuse_object(kind, "a TOAST table", quote_identifier(identity->name));
 }

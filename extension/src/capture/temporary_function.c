@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * temporary_function.c
- *	  Functions with a temporary type in their signature.
+ *	  Functions that depend on a temporary object.
  *
- * Such a function (or procedure, or aggregate) lives in a permanent schema, but
- * no longer than the type: PostgreSQL drops it with the type, when the session
- * of the type ends at the latest.  It exists in one region only, like the type.
- * Whether a function is one follows from its row in pg_proc.  Arrays of a
- * temporary type, and whatever else is made of it, are in the session's schema
- * as well, so the schema of each type tells.
+ * Such a function (or procedure, or aggregate) has a temporary type in its
+ * signature, or uses something temporary in a body BEGIN ATOMIC, in a default or
+ * as an aggregate's function, perhaps by way of another such function.  It lives
+ * in a permanent schema, but no longer than what it depends on: PostgreSQL drops
+ * both, when the session ends at the latest.  It exists in one region only.
+ * Whether a function is one follows from pg_depend.
  *
  * Whether there may be any is noted in shared memory, so that statements need
  * not look.  It is written by those who hold the lock that stands for the schema
@@ -23,13 +23,17 @@
  */
 #include "capture/capture.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "access/transam.h"
+#include "catalog/indexing.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_aggregate.h"
+#include "catalog/pg_depend.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
-#include "utils/array.h"
+#include "miscadmin.h"
+#include "utils/fmgroids.h"
 #include "utils/syscache.h"
 
 #include "shmem/shmem.h"
@@ -93,74 +97,81 @@ ot_type_is_temporary(Oid type)
 	return answer;
 }
 
-/* The state of an aggregate is part of its signature here. */
-static Oid
-temporary_function_state_type(Oid aggregate)
+/* The temporary schema that the object is in; InvalidOid if it is in none, or gone. */
+Oid
+ot_temporary_schema(const ObjectAddress *object)
 {
-	HeapTuple	tuple = SearchSysCache1(AGGFNOID, ObjectIdGetDatum(aggregate));
-	Form_pg_aggregate form;
-	Oid			type = InvalidOid;
+	AttrNumber	column = is_objectclass_supported(object->classId) ?
+		get_object_attnum_namespace(object->classId) : InvalidAttrNumber;
+	HeapTuple	tuple;
+	bool		isnull;
+	Oid			schema;
 
+	if (column == InvalidAttrNumber || object->objectId < FirstNormalObjectId)
+		return InvalidOid;
+	tuple = SearchSysCache1(get_object_catcache_oid(object->classId), ObjectIdGetDatum(object->objectId));
 	if (!HeapTupleIsValid(tuple))
 		return InvalidOid;
-	form = (Form_pg_aggregate) GETSTRUCT(tuple);
-	if (ot_type_is_temporary(form->aggtranstype))
-		type = form->aggtranstype;
-	else if (ot_type_is_temporary(form->aggmtranstype))
-		type = form->aggmtranstype;
+	schema = DatumGetObjectId(SysCacheGetAttr(get_object_catcache_oid(object->classId), tuple, column, &isnull));
 	ReleaseSysCache(tuple);
-	return type;
+	return isAnyTempNamespace(schema) ? schema : InvalidOid;
 }
 
 /*
- * The first temporary type in the signature of the function with this row of
- * pg_proc; InvalidOid if there is none.
+ * The schema of a temporary object that the function depends on; InvalidOid if
+ * there is none.  Being in a temporary schema does not count.
  */
-Oid
-ot_function_row_temporary_type(HeapTuple tuple)
+static Oid
+temporary_function_find(Oid function, List **seen, ObjectAddress *found)
 {
-	Form_pg_proc form = (Form_pg_proc) GETSTRUCT(tuple);
-	Datum		all;
-	bool		isnull;
+	Oid			schema = InvalidOid;
+	Relation	catalog;
+	SysScanDesc scan;
+	ScanKeyData key[2];
+	HeapTuple	tuple;
 
-	if (form->oid < FirstNormalObjectId)
-		return InvalidOid;
-	if (ot_type_is_temporary(form->prorettype))
-		return form->prorettype;
-	for (int i = 0; i < form->pronargs; i++)
+	check_stack_depth();
+	*seen = lappend_oid(*seen, function);
+	catalog = table_open(DependRelationId, AccessShareLock);
+	ScanKeyInit(&key[0], Anum_pg_depend_classid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(ProcedureRelationId));
+	ScanKeyInit(&key[1], Anum_pg_depend_objid, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(function));
+	scan = systable_beginscan(catalog, DependDependerIndexId, true, NULL, 2, key);
+	while (!OidIsValid(schema) && HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
-		if (ot_type_is_temporary(form->proargtypes.values[i]))
-			return form->proargtypes.values[i];
-	}
-	/* with those of OUT arguments and of the columns of a table */
-	all = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_proallargtypes, &isnull);
-	if (!isnull)
-	{
-		ArrayType  *array = DatumGetArrayTypeP(all);
-		Oid		   *types = (Oid *) ARR_DATA_PTR(array);
-		int			ntypes = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
 
-		for (int i = 0; i < ntypes; i++)
-		{
-			if (ot_type_is_temporary(types[i]))
-				return types[i];
-		}
+		ObjectAddressSet(*found, form->refclassid, form->refobjid);
+		schema = ot_temporary_schema(found);
+		if (!OidIsValid(schema) && form->refclassid == ProcedureRelationId &&
+			form->refobjid >= FirstNormalObjectId && !list_member_oid(*seen, form->refobjid))
+			schema = temporary_function_find(form->refobjid, seen, found);
 	}
-	return form->prokind == PROKIND_AGGREGATE ? temporary_function_state_type(form->oid) : InvalidOid;
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return schema;
 }
 
+/*
+ * The same, with the object in *found, if that is not NULL.  For functions that
+ * may have been made without a note that there may be any.
+ */
 Oid
-ot_function_temporary_type(Oid function)
+ot_function_temporary_schema(Oid function, ObjectAddress *found)
 {
-	HeapTuple	tuple;
-	Oid			type;
+	ObjectAddress object;
+	List	   *seen = NIL;
+	Oid			schema;
 
 	if (function < FirstNormalObjectId)
 		return InvalidOid;
-	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
-	if (!HeapTupleIsValid(tuple))
-		return InvalidOid;
-	type = ot_function_row_temporary_type(tuple);
-	ReleaseSysCache(tuple);
-	return type;
+	schema = temporary_function_find(function, &seen, found != NULL ? found : &object);
+	list_free(seen);
+	return schema;
+}
+
+bool
+ot_function_is_temporary(Oid function)
+{
+	return ot_temporary_functions_possible() && OidIsValid(ot_function_temporary_schema(function, NULL));
 }

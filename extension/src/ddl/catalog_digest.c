@@ -293,7 +293,7 @@ catalog_digest_describe(Relation catalog, Form_pg_attribute attr, Column *column
 
 /* ---- values ---- */
 
-/* Is it in a temporary schema, or part of what is? */
+/* Is it in a temporary schema, or part of what is, or a function that depends on that? */
 static bool
 catalog_digest_is_temporary(ObjectAddress object)
 {
@@ -301,6 +301,8 @@ catalog_digest_is_temporary(ObjectAddress object)
 
 	if (!ot_ddl_find_whole(&object))
 		return false;
+	if (object.classId == ProcedureRelationId && ot_function_is_temporary(object.objectId))
+		return true;
 	if (object.classId == NamespaceRelationId)
 		schema = object.objectId;
 	else
@@ -521,6 +523,8 @@ catalog_digest_counts(Relation catalog, const Row *row, HeapTuple tuple)
 	{
 		case RelationRelationId:
 			return ((Form_pg_class) GETSTRUCT(tuple))->relnamespace != PG_TOAST_NAMESPACE;
+		case ProcedureRelationId:
+			return !ot_function_is_temporary(((Form_pg_proc) GETSTRUCT(tuple))->oid);
 		case AttrDefaultRelationId:
 		case TriggerRelationId:
 		case RewriteRelationId:

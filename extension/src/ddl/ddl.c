@@ -71,10 +71,15 @@
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_am.h"
+#include "catalog/pg_amop.h"
+#include "catalog/pg_amproc.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_largeobject.h"
+#include "catalog/pg_opclass.h"
+#include "catalog/pg_operator.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_statistic_ext.h"
 #include "catalog/pg_type.h"
 #include "commands/event_trigger.h"
 #include "commands/extension.h"
@@ -162,6 +167,8 @@ static bool renaming = false;	/* the innermost statement renames or moves an
 static bool creating = false;	/* ... or makes a type: PostgreSQL renames an
 								 * array type that has the new type's name */
 static CreateAs *create_as = NULL;
+static List **made_here = NULL; /* what the innermost statement has made, if it
+								 * is about temporary objects */
 static bool importing = false;	/* the innermost statement is IMPORT FOREIGN
 								 * SCHEMA, whose sub-commands are recorded */
 static bool reindexing = false;	/* ... or REINDEX */
@@ -589,12 +596,12 @@ ddl_define_index(IndexStmt *stmt, const char *query)
 
 /*
  * Runs the statement with the static state set up for it.  `statement`,
- * `running` and `truncating` are NULL if it is no recorded statement, no
- * CREATE TABLE AS or no TRUNCATE, respectively.
+ * `running`, `truncating` and `made` are NULL if it is no recorded statement, no
+ * CREATE TABLE AS, no TRUNCATE or not about temporary objects, respectively.
  */
 static void
 ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs *running,
-				  Truncation *truncating, const char *query, bool read_only_tree,
+				  Truncation *truncating, List **made, const char *query, bool read_only_tree,
 				  ProcessUtilityContext context, ParamListInfo params,
 				  QueryEnvironment *env, DestReceiver *dest,
 				  QueryCompletion *completion)
@@ -608,6 +615,7 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 	bool		outer_importing = importing;
 	bool		outer_reindexing = reindexing;
 	List	   *outer_refilled = refilled;
+	List	  **outer_made_here = made_here;
 
 	PG_TRY();
 	{
@@ -617,6 +625,8 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 		importing = IsA(node, ImportForeignSchemaStmt) && ot_capturing();
 		reindexing = IsA(node, ReindexStmt);
 		truncation = truncating;
+		if (context != PROCESS_UTILITY_SUBCOMMAND)
+			made_here = made;
 		if (statement)
 		{
 			statement->begun = GetCurrentCommandId(false);
@@ -648,6 +658,7 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 		reindexing = outer_reindexing;
 		create_as = outer_create_as;
 		refilled = outer_refilled;
+		made_here = outer_made_here;
 	}
 	PG_END_TRY();
 }
@@ -788,6 +799,8 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	Recorded	statement = {NULL};
 	CreateTableAsStmt *makes;
 	bool		pushed = false;
+	bool		is_temporary = false;
+	List	   *made = NIL;
 	uint64		catalog_rows = 0;
 	Call		call = {context, params, env, dest, completion};
 
@@ -828,7 +841,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 			return;
 		ot_detach_before_finalize(node);
 		ot_index_wait_politely(node, context);
-		kind = ot_ddl_classify(node, query);
+		kind = ot_ddl_classify(node, query, &is_temporary);
 	}
 	if (kind != OT_STATEMENT_LOCAL && kind != OT_STATEMENT_TRUNCATE)
 		ddl_check_may_travel(GetCommandTagName(CreateCommandTag(node)));
@@ -865,6 +878,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	ddl_run_statement(pstmt, node, statement.stmt ? &statement : NULL,
 					  makes ? &new_table : NULL,
 					  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL,
+					  is_temporary ? &made : NULL,
 					  query, read_only_tree, context, params, env, dest, completion);
 	if (kind == OT_STATEMENT_REFRESH || emptied.all_travel)
 		ot_unseen_catalog_rows_travel(catalog_rows);
@@ -878,6 +892,8 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		ot_detach_check_marks();
 	if (kind == OT_STATEMENT_SCHEMA || kind == OT_STATEMENT_CREATE_AS)
 		ot_ddl_check_dependencies(statement.functions);
+	if (is_temporary)
+		ot_ddl_check_made(made);
 	if (OidIsValid(statement.index))
 		ot_index_await(statement.index);
 }
@@ -904,6 +920,28 @@ ddl_check_made(Oid relid, ObjectAccessPostCreate *made)
 					  "Let the code run CREATE, as a statement.");
 }
 
+/*
+ * Notes what a statement about temporary objects has made or changed, of those
+ * kinds of which it can make permanent ones by the way: a shell for the commutator
+ * of an operator, or what becomes part of a permanent operator family or table.
+ */
+static void
+ddl_note_made(Oid class_id, Oid object_id)
+{
+	MemoryContext old;
+	ObjectAddress *object;
+
+	if (class_id != OperatorRelationId && class_id != OperatorClassRelationId &&
+		class_id != AccessMethodOperatorRelationId && class_id != AccessMethodProcedureRelationId &&
+		class_id != StatisticExtRelationId)
+		return;
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	object = palloc(sizeof(ObjectAddress));
+	ObjectAddressSet(*object, class_id, object_id);
+	*made_here = lappend(*made_here, object);
+	MemoryContextSwitchTo(old);
+}
+
 static void
 ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 					 int sub_id, void *arg)
@@ -911,7 +949,10 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 	ddl_keep_error_context();
 	/* the session's temporary objects are dropped after FATAL, where no PG_FINALLY has run */
 	if (proc_exit_inprogress)
+	{
 		recorded = NULL;
+		made_here = NULL;
+	}
 	if (prev_object_access)
 		prev_object_access(access, class_id, object_id, sub_id, arg);
 
@@ -932,6 +973,8 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 								   replaying);
 		return;
 	}
+	if ((access == OAT_POST_CREATE || access == OAT_POST_ALTER) && unlikely(made_here != NULL))
+		ddl_note_made(class_id, object_id);
 	if (class_id == ProcedureRelationId && access == OAT_DROP)
 		ot_function_before_drop(object_id, recorded != NULL);
 	if (class_id == ProcedureRelationId && access == OAT_POST_CREATE && replaying)

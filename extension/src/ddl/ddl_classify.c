@@ -244,6 +244,14 @@ ot_ddl_may_change_code(Node *stmt)
 	}
 }
 
+/* May it change what a function depends on? */
+static bool
+ddl_classify_defines_function(Node *stmt)
+{
+	return IsA(stmt, CreateFunctionStmt) || IsA(stmt, AlterFunctionStmt) ||
+		(IsA(stmt, DefineStmt) && ((DefineStmt *) stmt)->kind == OBJECT_AGGREGATE);
+}
+
 static OtStatementKind
 ddl_classify(Node *stmt, const char *query, OtTemporary *temporary)
 {
@@ -447,6 +455,8 @@ ddl_classify(Node *stmt, const char *query, OtTemporary *temporary)
 			*temporary = ot_ddl_is_temporary(stmt, query);
 		if (*temporary == OT_TEMPORARY_AND_MISSING)
 			*temporary = OT_TEMPORARY_OBJECT;
+		if (ddl_classify_defines_function(stmt) && *temporary != OT_TEMPORARY_OBJECT)
+			*temporary = ot_function_will_be_temporary(stmt, query) ? OT_TEMPORARY_FUNCTION : OT_TEMPORARY_NOTHING;
 		if (*temporary == OT_TEMPORARY_FUNCTION)
 		{
 			ot_function_check_room(stmt);
@@ -467,22 +477,23 @@ ddl_classify(Node *stmt, const char *query, OtTemporary *temporary)
 static LocalTransactionId changed_here = InvalidLocalTransactionId;
 
 OtStatementKind
-ot_ddl_classify(Node *stmt, const char *query)
+ot_ddl_classify(Node *stmt, const char *query, bool *is_temporary)
 {
 	OtTemporary temporary = OT_TEMPORARY_NOTHING;
 	OtStatementKind kind = ddl_classify(stmt, query, &temporary);
 
 	/* CLUSTER changes files only, and CREATE TABLE AS is about a temporary table then */
-	if (kind == OT_STATEMENT_LOCAL && temporary != OT_TEMPORARY_OBJECT &&
+	if (kind == OT_STATEMENT_LOCAL && (temporary != OT_TEMPORARY_OBJECT || IsA(stmt, CreateCastStmt)) &&
 		GetCommandLogLevel(stmt) == LOGSTMT_DDL && !IsA(stmt, ClusterStmt) &&
 		ot_ddl_create_as(stmt) == NULL)
 		changed_here = OT_LXID(MyProc);
+	*is_temporary = temporary != OT_TEMPORARY_NOTHING;
 	return kind;
 }
 
 /*
  * Has this transaction changed definitions that are in no entry: of another
- * database, a subscription, a function with a temporary type?
+ * database, a subscription, a temporary function, a cast of a temporary type?
  */
 bool
 ot_ddl_has_changed_here(void)

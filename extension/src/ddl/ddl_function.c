@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * ddl_function.c
- *	  Functions with a temporary type in their signature, which exist in the
- *	  region of the type's session only.
+ *	  Functions that depend on a temporary object, which exist in the region of
+ *	  its session only.
  *
  * Such a function (capture/temporary_function.c) is in a permanent schema, where
  * all sessions of this server see it, and no other region does.  Statements
@@ -20,7 +20,8 @@
  *	  (ddl_make_way.c), and drops those that are left, in the transaction of the
  *	  entry: the statement may be one that drops what they depend on;
  *	- a rehearsal drops them, too, and is rolled back.
- * Nothing permanent may depend on them (ddl_temporary.c).
+ * Nothing permanent may depend on them (ddl_temporary.c), and none becomes
+ * permanent, or was before: only this region would have it, or lose it.
  *
  * Runs in backends and in the apply worker.
  *
@@ -41,15 +42,17 @@
 #include "catalog/objectaddress.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
-#include "catalog/pg_type.h"
 #include "commands/defrem.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
-#include "parser/parse_type.h"
+#include "parser/parse_node.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/syscache.h"
 
 #include "capture/capture.h"
@@ -67,72 +70,95 @@ ot_function_table_of_type(TypeName *name)
 	return makeRangeVarFromNameList(list_truncate(list_copy(name->names), parts - 1));
 }
 
-/* The same as the statement will find, but without its NOTICE about %TYPE. */
-static bool
-ddl_function_type_is_temporary(TypeName *name)
+static void
+ddl_function_set(const char *name, const char *value)
 {
-	RangeVar   *table;
-	Oid			relid;
-	AttrNumber	attnum;
-
-	if (name == NULL)
-		return false;
-	if (!name->pct_type)
-		return ot_type_is_temporary(LookupTypeNameOid(NULL, name, true));
-	table = ot_function_table_of_type(name);
-	relid = table != NULL ? RangeVarGetRelid(table, NoLock, true) : InvalidOid;
-	attnum = OidIsValid(relid) ? get_attnum(relid, strVal(llast(name->names))) : InvalidAttrNumber;
-	return attnum != InvalidAttrNumber && ot_type_is_temporary(get_atttype(relid, attnum));
+	(void) set_config_option(name, value, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true, ERROR, false);
 }
 
-static bool
-ddl_function_any_argument_is_temporary(List *parameters)
+static Oid
+ddl_function_carry_out(Node *stmt, const char *query)
 {
-	ListCell   *lc;
+	ParseState *pstate = make_parsestate(NULL);
+	ObjectAddress function;
 
-	foreach(lc, parameters)
+	pstate->p_sourcetext = query;
+	stmt = copyObject(stmt);
+	if (IsA(stmt, DefineStmt))
 	{
-		if (ddl_function_type_is_temporary(lfirst_node(FunctionParameter, lc)->argType))
-			return true;
+		DefineStmt *define = (DefineStmt *) stmt;
+
+		function = DefineAggregate(pstate, define->defnames, define->args, define->oldstyle, define->definition,
+								   define->replace);
 	}
-	return false;
-}
-
-static bool
-ddl_function_aggregate_is_temporary(DefineStmt *stmt)
-{
-	ListCell   *lc;
-
-	/* the list of arguments comes with how many of them are direct */
-	if (!stmt->oldstyle && ddl_function_any_argument_is_temporary(linitial_node(List, stmt->args)))
-		return true;
-	foreach(lc, stmt->definition)
-	{
-		DefElem    *option = lfirst_node(DefElem, lc);
-
-		if ((strcmp(option->defname, "stype") == 0 || strcmp(option->defname, "mstype") == 0 ||
-			 (stmt->oldstyle && strcmp(option->defname, "basetype") == 0)) &&
-			option->arg != NULL && ddl_function_type_is_temporary(defGetTypeName(option)))
-			return true;
-	}
-	return false;
+	else if (IsA(stmt, AlterFunctionStmt))
+		function = AlterFunction(pstate, (AlterFunctionStmt *) stmt);
+	else
+		function = CreateFunction(pstate, (CreateFunctionStmt *) stmt);
+	CommandCounterIncrement();
+	return function.objectId;
 }
 
 /*
- * Will CREATE FUNCTION, PROCEDURE or AGGREGATE make one?  What this does not see
- * (an aggregate whose final function returns a temporary type) is refused after
- * the statement.
+ * What the function will depend on is known once the statement has run, and
+ * whether it is recorded must be known before.  So it is tried, without its event
+ * triggers and notices, and rolled back.  Returns whether the function, whose
+ * OID it stores, is temporary then.
+ */
+static bool
+ddl_function_try(Node *stmt, const char *query, Oid *function)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *volatile error = NULL;
+	volatile bool temporary = false;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		ddl_function_set("client_min_messages", "error");
+		ddl_function_set("check_function_bodies", "off");
+		*function = ddl_function_carry_out(stmt, query);
+		temporary = OidIsValid(ot_function_temporary_schema(*function, NULL));
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	RollbackAndReleaseCurrentSubTransaction();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	if (error)
+		ReThrowError(error);
+	return temporary;
+}
+
+/*
+ * Will the function in a permanent schema that the statement makes, replaces or
+ * alters be a temporary one?  Called with the schema lock held.
  */
 bool
-ot_function_will_be_temporary(Node *stmt)
+ot_function_will_be_temporary(Node *stmt, const char *query)
 {
-	CreateFunctionStmt *create = (CreateFunctionStmt *) stmt;
+	Oid			function = InvalidOid;
+	bool		temporary;
 
-	if (IsA(stmt, DefineStmt))
-		return ((DefineStmt *) stmt)->kind == OBJECT_AGGREGATE &&
-			ddl_function_aggregate_is_temporary((DefineStmt *) stmt);
-	return ddl_function_type_is_temporary(create->returnType) ||
-		ddl_function_any_argument_is_temporary(create->parameters);
+	if (!ot_ddl_session_has_temporary() && !ot_temporary_functions_possible())
+		return false;
+	temporary = ddl_function_try(stmt, query, &function);
+	/* one that is replaced keeps its privileges, and what depends on it */
+	if (SearchSysCacheExists1(PROCOID, ObjectIdGetDatum(function)) &&
+		temporary != ot_function_is_temporary(function))
+	{
+		if (temporary)
+			ot_ddl_refuse("a permanent function that becomes temporary", "Drop the function, and create it anew.");
+		ot_ddl_refuse("a temporary function that becomes permanent", "Drop the function, and create it anew.");
+	}
+	return temporary;
 }
 
 /*
@@ -149,9 +175,9 @@ ot_function_check_room(Node *stmt)
 		list_length(ot_functions_list()) >= FUNCTIONS_MAX)
 		ereport(ERROR,
 				(errcode(OT_ERR_TOO_LARGE),
-				 errmsg("cannot create more than %d functions with a temporary type", FUNCTIONS_MAX),
+				 errmsg("cannot create more than %d functions that depend on temporary objects", FUNCTIONS_MAX),
 				 errdetail("Those of all sessions of this server count."),
-				 errhint("Drop some, or use a permanent type.")));
+				 errhint("Drop some, or use permanent objects.")));
 }
 
 /* This transaction's keys are on their way: ON COMMIT DROP comes after that. */
@@ -169,6 +195,21 @@ ot_functions_commit_begins(bool begins)
 		dropped_some = false;
 }
 
+#define HIDDEN "onetrip_hidden_"
+
+/*
+ * One that is in a temporary schema and was not hidden there, is in nobody's way:
+ * it is found by no name without that schema.
+ */
+static bool
+ddl_function_can_be_met(Oid function)
+{
+	Oid			schema = get_func_namespace(function);
+	char	   *name = get_func_name(function);
+
+	return !isAnyTempNamespace(schema) || (name != NULL && strncmp(name, HIDDEN, strlen(HIDDEN)) == 0);
+}
+
 /*
  * Called before a function is dropped, also because of what it depends on, with
  * its lock held.  The worker may need this lock for an entry that comes first in
@@ -179,7 +220,7 @@ ot_functions_commit_begins(bool begins)
 void
 ot_function_before_drop(Oid function, bool is_recorded)
 {
-	if (!ot_temporary_functions_possible() || !OidIsValid(ot_function_temporary_type(function)))
+	if (!ot_function_is_temporary(function) || !ddl_function_can_be_met(function))
 		return;
 	dropped_some = true;
 	if (is_recorded || commit_begun || proc_exit_inprogress || !ot_capturing())
@@ -207,23 +248,16 @@ ot_functions_list(void)
 	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
-		if (OidIsValid(ot_function_row_temporary_type(tuple)))
-			functions = lappend_oid(functions, ((Form_pg_proc) GETSTRUCT(tuple))->oid);
+		Oid			function = ((Form_pg_proc) GETSTRUCT(tuple))->oid;
+
+		if (ot_function_is_temporary(function) && ddl_function_can_be_met(function))
+			functions = lappend_oid(functions, function);
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
 	if (functions == NIL && !dropped_some)
 		ot_temporary_functions_note(false);
 	return functions;
-}
-
-/* The temporary schema that the function goes with; InvalidOid if it is gone. */
-static Oid
-ddl_function_temporary_schema(Oid function)
-{
-	ObjectAddress type = {TypeRelationId, ot_function_temporary_type(function), 0};
-
-	return OidIsValid(type.objectId) ? get_object_namespace(&type) : InvalidOid;
 }
 
 /*
@@ -238,7 +272,7 @@ ddl_function_lock_all(void)
 
 	foreach(lc, functions)
 	{
-		Oid			schema = ddl_function_temporary_schema(lfirst_oid(lc));
+		Oid			schema = ot_function_temporary_schema(lfirst_oid(lc), NULL);
 
 		if (OidIsValid(schema))
 			LockDatabaseObject(NamespaceRelationId, schema, 0, AccessShareLock);
@@ -285,7 +319,7 @@ ot_functions_hide(void)
 	{
 		HeapTuple	tuple = SearchSysCacheCopy1(PROCOID, ObjectIdGetDatum(lfirst_oid(lc)));
 		Form_pg_proc form = (Form_pg_proc) GETSTRUCT(tuple);
-		Oid			schema = ddl_function_temporary_schema(lfirst_oid(lc));
+		Oid			schema = ot_function_temporary_schema(lfirst_oid(lc), NULL);
 		Hidden	   *one;
 
 		if (!OidIsValid(schema) || isAnyTempNamespace(form->pronamespace))
@@ -295,7 +329,7 @@ ot_functions_hide(void)
 		one->schema = form->pronamespace;
 		one->name = form->proname;
 		hidden = lappend(hidden, one);
-		ddl_function_move(tuple, psprintf("onetrip_hidden_%u", form->oid), schema);
+		ddl_function_move(tuple, psprintf(HIDDEN "%u", form->oid), schema);
 		heap_freetuple(tuple);
 	}
 	return hidden;
@@ -336,7 +370,7 @@ ot_functions_schemas(void)
 
 	foreach(lc, ot_functions_list())
 	{
-		Oid			schema = ddl_function_temporary_schema(lfirst_oid(lc));
+		Oid			schema = ot_function_temporary_schema(lfirst_oid(lc), NULL);
 
 		if (OidIsValid(schema))
 			schemas = list_append_unique_oid(schemas, schema);

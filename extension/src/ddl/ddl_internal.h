@@ -62,7 +62,7 @@ extern LOCKMODE ot_ddl_unique_index_lock(Oid table);
 extern void ot_ddl_each_of_role(Oid role, void (*callback) (ObjectAddress object, void *context), void *context);
 
 /* ddl_classify.c */
-extern OtStatementKind ot_ddl_classify(Node *stmt, const char *query);
+extern OtStatementKind ot_ddl_classify(Node *stmt, const char *query, bool *is_temporary);
 extern CreateTableAsStmt *ot_ddl_create_as(Node *stmt);
 extern bool ot_ddl_may_change_code(Node *stmt);
 
@@ -70,15 +70,18 @@ extern bool ot_ddl_may_change_code(Node *stmt);
 extern bool ot_ddl_session_has_temporary(void);
 extern bool ot_ddl_creates_temporary(RangeVar *name);
 extern Oid	ot_ddl_table_of_statistics(Oid statistics);
+extern Oid	ot_ddl_temporary_schema_of_cast(Oid cast);
 extern OtTemporary ot_ddl_is_temporary(Node *stmt, const char *query);
 extern void ot_ddl_note_temporary(Node *stmt);
 extern void ot_ddl_check_like(Node *stmt);
 extern void ot_ddl_check_dependencies(List *functions);
+extern void ot_ddl_check_made(List *made);
 extern bool ot_ddl_find_whole(ObjectAddress *object);
+extern bool ot_ddl_object_exists(const ObjectAddress *object);
 
 /* ddl_function.c; more of it is in ddl.h */
 extern RangeVar *ot_function_table_of_type(TypeName *name);
-extern bool ot_function_will_be_temporary(Node *stmt);
+extern bool ot_function_will_be_temporary(Node *stmt, const char *query);
 extern void ot_function_check_room(Node *stmt);
 extern void ot_function_before_drop(Oid function, bool is_recorded);
 extern List *ot_functions_list(void);

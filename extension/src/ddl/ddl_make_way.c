@@ -4,11 +4,11 @@
  *	  Ends sessions of this server whose temporary objects are in the way of a
  *	  statement that another region has recorded.
  *
- * A temporary view, a column of a temporary table or a function with a temporary
- * type depends on permanent objects, and keeps them from being dropped or
+ * A temporary view, a column of a temporary table or a temporary function
+ * depends on permanent objects, and keeps them from being dropped or
  * altered, in this server only.  If an entry has failed in a way that does not
  * pass by itself, the worker first ends the sessions
- *	- of all functions with a temporary type (ddl_function.c);
+ *	- of all functions that depend on temporary objects (ddl_function.c);
  *	- of all temporary tables with a permanent parent (ddl_child.c);
  *	- of the temporary objects that depend on those that the statement names.
  * They drop their temporary objects as they end.  What a crash has left behind
@@ -36,6 +36,7 @@
 #include "catalog/namespace.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_cast.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_inherits.h"
@@ -142,6 +143,8 @@ ddl_make_way_temporary_schema(ObjectAddress object)
 {
 	Oid			schema;
 
+	if (object.classId == CastRelationId)
+		return ot_ddl_temporary_schema_of_cast(object.objectId);
 	if (object.classId == StatisticExtRelationId)
 		schema = get_rel_namespace(ot_ddl_table_of_statistics(object.objectId));
 	else
@@ -438,12 +441,8 @@ ot_ddl_make_way_for(Node *stmt)
 	foreach(lc, dependents.temporary)
 	{
 		ObjectAddress *object = lfirst(lc);
-		Relation	catalog = table_open(object->classId, AccessShareLock);
-		bool		exists = HeapTupleIsValid(get_catalog_object_by_oid(catalog, get_object_attnum_oid(object->classId),
-																		object->objectId));
 
-		table_close(catalog, AccessShareLock);
-		if (exists)
+		if (ot_ddl_object_exists(object))
 			performDeletion(object, DROP_CASCADE,
 							PERFORM_DELETION_INTERNAL | PERFORM_DELETION_QUIETLY | PERFORM_DELETION_SKIP_EXTENSIONS);
 		CommandCounterIncrement();

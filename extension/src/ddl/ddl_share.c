@@ -503,7 +503,7 @@ ot_ddl_share_commits(void)
 	share.unanswered = pg_atomic_read_u64(&shared->unanswered);
 	ddl_share_lock_commits();
 	AcceptInvalidationMessages();
-	/* a function with a temporary type takes the same key, for another lock (ddl_function.c) */
+	/* a temporary function takes the same key, for another lock (ddl_function.c) */
 	if (!ot_temporary_functions_possible())
 		ot_write_set_raise_base(ot_hash_schema(), OT_UPDATE, ot_applied_index());
 	return share.met || pg_atomic_read_u64(&shared->shares) != share.number;

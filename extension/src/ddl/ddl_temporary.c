@@ -6,7 +6,7 @@
  *
  * Temporary tables, and the objects that belong to them, exist in one session
  * only, so statements about them stay local, and so do those about functions
- * with a temporary type (ddl_function.c).  This is decided before the
+ * that depend on them (ddl_function.c).  This is decided before the
  * statement runs.  The code here looks up names as the statement will, takes no
  * lock that the statement would not take, and raises only errors that it would
  * raise.
@@ -35,9 +35,12 @@
 #include "catalog/pg_amop.h"
 #include "catalog/pg_amproc.h"
 #include "catalog/pg_attrdef.h"
+#include "catalog/pg_cast.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_namespace.h"
+#include "catalog/pg_opclass.h"
+#include "catalog/pg_operator.h"
 #include "catalog/pg_opfamily.h"
 #include "catalog/pg_policy.h"
 #include "catalog/pg_proc.h"
@@ -49,6 +52,7 @@
 #include "nodes/makefuncs.h"
 #include "parser/analyze.h"
 #include "parser/parse_relation.h"
+#include "parser/parse_type.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
@@ -172,6 +176,34 @@ ot_ddl_table_of_statistics(Oid statistics)
 	return table;
 }
 
+/* A cast is in no schema.  Who has not got one of its types never meets it. */
+static bool
+ddl_temporary_cast_is_temporary(TypeName *source, TypeName *target)
+{
+	return ot_type_is_temporary(LookupTypeNameOid(NULL, source, true)) ||
+		ot_type_is_temporary(LookupTypeNameOid(NULL, target, true));
+}
+
+/* The schema of a temporary type that the cast is about; InvalidOid if there is none. */
+Oid
+ot_ddl_temporary_schema_of_cast(Oid cast)
+{
+	Relation	catalog = table_open(CastRelationId, AccessShareLock);
+	HeapTuple	tuple = get_catalog_object_by_oid(catalog, Anum_pg_cast_oid, cast);
+	Oid			schema = InvalidOid;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_cast form = (Form_pg_cast) GETSTRUCT(tuple);
+
+		schema = ot_temporary_schema(&(ObjectAddress) {TypeRelationId, form->castsource, 0});
+		if (!OidIsValid(schema))
+			schema = ot_temporary_schema(&(ObjectAddress) {TypeRelationId, form->casttarget, 0});
+	}
+	table_close(catalog, AccessShareLock);
+	return schema;
+}
+
 static Found
 ddl_temporary_find(ObjectType type, Node *object)
 {
@@ -191,6 +223,10 @@ ddl_temporary_find(ObjectType type, Node *object)
 			if (ddl_temporary_is_temporary_schema(strVal(object)))
 				return FOUND_TEMPORARY;
 			return OidIsValid(get_namespace_oid(strVal(object), true)) ? FOUND_OTHER : FOUND_NOTHING;
+		case OBJECT_CAST:
+			return ddl_temporary_cast_is_temporary(linitial_node(TypeName, (List *) object),
+												   lsecond_node(TypeName, (List *) object)) ?
+				FOUND_TEMPORARY : FOUND_OTHER;
 		case OBJECT_AGGREGATE:
 		case OBJECT_COLLATION:
 		case OBJECT_COLUMN:
@@ -240,7 +276,7 @@ ddl_temporary_find(ObjectType type, Node *object)
 	if (type == OBJECT_STATISTIC_EXT)
 		return get_rel_persistence(ot_ddl_table_of_statistics(address.objectId)) == RELPERSISTENCE_TEMP ?
 			FOUND_TEMPORARY : FOUND_OTHER;
-	if (address.classId != ProcedureRelationId || !OidIsValid(ot_function_temporary_type(address.objectId)))
+	if (address.classId != ProcedureRelationId || !ot_function_is_temporary(address.objectId))
 		return FOUND_OTHER;
 	about_function = true;
 	return FOUND_TEMPORARY;
@@ -391,19 +427,6 @@ ddl_temporary_view_is_temporary(ViewStmt *stmt, const char *query)
 	return isQueryUsingTempRelation(parse_analyze_fixedparams(raw, query, NULL, 0, NULL));
 }
 
-/*
- * A new function, or one that is replaced: its name and arguments stay as they
- * are, and PostgreSQL lets its result stay as it is, too.
- */
-static bool
-ddl_temporary_creates_function(Node *stmt, List *name)
-{
-	if (ddl_temporary_creates_temporary_object(name))
-		return true;
-	about_function = ot_function_will_be_temporary(stmt);
-	return about_function;
-}
-
 static bool
 ddl_temporary_is(Node *stmt, const char *query)
 {
@@ -426,9 +449,13 @@ ddl_temporary_is(Node *stmt, const char *query)
 		case T_CreateDomainStmt:
 			return ddl_temporary_creates_temporary_object(((CreateDomainStmt *) stmt)->domainname);
 		case T_CreateFunctionStmt:
-			return ddl_temporary_creates_function(stmt, ((CreateFunctionStmt *) stmt)->funcname);
+			return ddl_temporary_creates_temporary_object(((CreateFunctionStmt *) stmt)->funcname);
 		case T_DefineStmt:
-			return ddl_temporary_creates_function(stmt, ((DefineStmt *) stmt)->defnames);
+			return ddl_temporary_creates_temporary_object(((DefineStmt *) stmt)->defnames);
+		case T_CreateCastStmt:
+			return ot_ddl_session_has_temporary() &&
+				ddl_temporary_cast_is_temporary(((CreateCastStmt *) stmt)->sourcetype,
+												((CreateCastStmt *) stmt)->targettype);
 		case T_CreateConversionStmt:
 			return ddl_temporary_creates_temporary_object(((CreateConversionStmt *) stmt)->conversion_name);
 		case T_CreateOpClassStmt:
@@ -679,14 +706,31 @@ ot_ddl_find_whole(ObjectAddress *object)
 	return true;
 }
 
+bool
+ot_ddl_object_exists(const ObjectAddress *object)
+{
+	Relation	catalog;
+	bool		exists;
+
+	if (!is_objectclass_supported(object->classId))
+		return false;
+	catalog = table_open(object->classId, AccessShareLock);
+	exists = HeapTupleIsValid(get_catalog_object_by_oid(catalog, get_object_attnum_oid(object->classId),
+														object->objectId));
+	table_close(catalog, AccessShareLock);
+	return exists;
+}
+
 static bool
 ddl_temporary_belongs_to_session(ObjectAddress object)
 {
 	/* if it is gone, there is nothing to refuse */
 	if (!ot_ddl_find_whole(&object))
 		return true;
-	if (object.classId == ProcedureRelationId && OidIsValid(ot_function_temporary_type(object.objectId)))
+	if (object.classId == ProcedureRelationId && ot_function_is_temporary(object.objectId))
 		return true;
+	if (object.classId == CastRelationId)
+		return OidIsValid(ot_ddl_temporary_schema_of_cast(object.objectId));
 	return is_objectclass_supported(object.classId) &&
 		isTempOrTempToastNamespace(get_object_namespace(&object));
 }
@@ -752,8 +796,8 @@ ddl_temporary_look_at_dependents(const ObjectAddress *object, HTAB *seen)
 
 /*
  * Called after a statement that is recorded: refuses it if it has made a
- * permanent object depend on a temporary one, or if one of the functions that it
- * has made has a temporary type.
+ * permanent object depend on a temporary one, as one of the functions that it has
+ * made may do.
  */
 void
 ot_ddl_check_dependencies(List *functions)
@@ -781,9 +825,94 @@ ot_ddl_check_dependencies(List *functions)
 	foreach(lc, functions)
 	{
 		ObjectAddress function = {ProcedureRelationId, lfirst_oid(lc), 0};
-		ObjectAddress type = {TypeRelationId, ot_function_temporary_type(lfirst_oid(lc)), 0};
+		ObjectAddress temporary;
 
-		if (OidIsValid(type.objectId))
-			refuse_dependency(&function, &type);
+		if (OidIsValid(ot_function_temporary_schema(function.objectId, &temporary)))
+			refuse_dependency(&function, &temporary);
+	}
+}
+
+/* ---- permanent objects that a statement about temporary ones makes ---- */
+
+/*
+ * An operator and its commutator or negator refer to each other, without pg_depend.
+ * Adds them to the list, *object being an operator.
+ */
+static List *
+ddl_temporary_add_partners(List *objects, Oid operator)
+{
+	HeapTuple	tuple = SearchSysCache1(OPEROID, ObjectIdGetDatum(operator));
+	Form_pg_operator form;
+	Oid			partners[2];
+
+	if (!HeapTupleIsValid(tuple))
+		return objects;
+	form = (Form_pg_operator) GETSTRUCT(tuple);
+	partners[0] = form->oprcom;
+	partners[1] = form->oprnegate;
+	ReleaseSysCache(tuple);
+	for (int i = 0; i < lengthof(partners); i++)
+	{
+		if (OidIsValid(partners[i]))
+		{
+			ObjectAddress *partner = palloc(sizeof(ObjectAddress));
+
+			ObjectAddressSet(*partner, OperatorRelationId, partners[i]);
+			objects = lappend(objects, partner);
+		}
+	}
+	return objects;
+}
+
+/* Is it the operator class that indexes on a permanent type use, whatever its schema? */
+static bool
+ddl_temporary_is_default(const ObjectAddress *object)
+{
+	HeapTuple	tuple = object->classId == OperatorClassRelationId ?
+		SearchSysCache1(CLAOID, ObjectIdGetDatum(object->objectId)) : NULL;
+	Form_pg_opclass form;
+	bool		is;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_opclass) GETSTRUCT(tuple);
+	is = form->opcdefault && !ot_type_is_temporary(form->opcintype);
+	ReleaseSysCache(tuple);
+	return is;
+}
+
+/*
+ * Called after a statement that stays local since it is about temporary objects,
+ * with what it has made: refuses it if any of that is permanent, or changes what
+ * permanent objects are, since no other region would have it.
+ */
+void
+ot_ddl_check_made(List *made)
+{
+	List	   *objects = NIL;
+	ListCell   *lc;
+
+	if (made == NIL)
+		return;
+	CommandCounterIncrement();
+	foreach(lc, made)
+	{
+		ObjectAddress *object = lfirst(lc);
+
+		objects = lappend(objects, object);
+		if (object->classId == OperatorRelationId)
+			objects = ddl_temporary_add_partners(objects, object->objectId);
+	}
+	foreach(lc, objects)
+	{
+		ObjectAddress *object = lfirst(lc);
+
+		if (ddl_temporary_belongs_to_session(*object) && !ddl_temporary_is_default(object))
+			continue;
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot replicate a permanent object that a statement about temporary ones makes or changes"),
+				 errdetail("This is %s.", getObjectDescription(object, false)),
+				 errhint("Make the permanent object first, or both in the schema pg_temp.")));
 	}
 }

@@ -328,13 +328,12 @@ elsewhere_node_differs(Node *node)
 static bool
 elsewhere_function_is_temporary(Oid function, void *context)
 {
-	return OidIsValid(ot_function_temporary_type(function));
+	return ot_function_is_temporary(function);
 }
 
 /*
- * Does the node use a temporary type, or a function with one, or a constant that
- * stands for something temporary?  In other regions their names refer to
- * something else.
+ * Does the node use a temporary type or function, or a constant that stands for
+ * something temporary?  In other regions their names refer to something else.
  */
 static bool
 elsewhere_uses_temporary(Node *node)

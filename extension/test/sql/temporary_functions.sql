@@ -1,6 +1,7 @@
--- Goal: a function with a temporary type in its signature is as temporary as the type: statements about it stay local, nothing
--- permanent depends on it, and it goes with the type.
--- Method: every place of a signature, every statement about functions, and every object that can depend on one.
+-- Goal: a function that depends on a temporary object is as temporary as that: statements about it stay local, nothing permanent
+-- depends on it, and it goes with the object.
+-- Method: every place of a signature, bodies that use temporary objects, every statement about functions, and every object that
+-- can depend on one.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
 CREATE SCHEMA temporary_functions;
@@ -17,6 +18,8 @@ CREATE TYPE pg_temp.label AS ENUM ('a', 'b');
 CREATE TEMP TABLE typed (l pg_temp.label);
 CREATE DOMAIN pg_temp.number AS int CHECK (value < 5);
 CREATE TYPE pg_temp.span AS RANGE (subtype = pg_temp.number);
+CREATE TEMP SEQUENCE counter;
+CREATE FUNCTION pg_temp.here(int) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION plus(pg_temp.number, int) RETURNS pg_temp.number LANGUAGE sql AS 'SELECT 1';
 
 -- What a statement comes to, and whether it leaves something in the write set.
@@ -36,6 +39,9 @@ BEGIN
 END $$;
 CREATE FUNCTION local(tab) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1';
 CREATE FUNCTION local(int) RETURNS pg_temp.label LANGUAGE sql IMMUTABLE AS $$ SELECT 'a'::pg_temp.label $$;
+CREATE FUNCTION local_value(int) RETURNS int LANGUAGE sql RETURN (SELECT count(*)::int FROM tab);
+CREATE FUNCTION counts() RETURNS bigint LANGUAGE sql RETURN (SELECT count(*) FROM tab);
+CREATE FUNCTION counts_again() RETURNS bigint LANGUAGE sql RETURN counts();
 CREATE PROCEDURE local_procedure(INOUT tab) LANGUAGE plpgsql AS 'BEGIN END';
 CREATE AGGREGATE local_aggregate(int) (sfunc = plus, stype = pg_temp.number);
 \set QUIET on
@@ -64,6 +70,40 @@ SELECT s || E'\n    ' || comes_to(s) FROM unnest(ARRAY[
     'CREATE AGGREGATE made(int) (sfunc = int4pl, stype = int, finalfunc = local)',
     'CREATE FUNCTION made() RETURNS int LANGUAGE sql AS ''SELECT local(1)::text::int''',
     'CREATE FUNCTION made(cstring) RETURNS pg_temp.shell LANGUAGE internal STRICT AS ''int4in''',
+    -- bodies, defaults, and what an aggregate is made of
+    'CREATE FUNCTION made() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT count(*) FROM tab; END',
+    'CREATE FUNCTION made() RETURNS int LANGUAGE sql RETURN pg_temp.here(1)',
+    'CREATE FUNCTION made() RETURNS text LANGUAGE sql RETURN ''a''::pg_temp.label::text',
+    'CREATE FUNCTION made() RETURNS text LANGUAGE sql RETURN local(1)::text',
+    'CREATE FUNCTION made() RETURNS bigint LANGUAGE sql RETURN counts()',
+    'CREATE FUNCTION made() RETURNS bigint LANGUAGE sql RETURN counts_again()',
+    'CREATE FUNCTION made() RETURNS bigint LANGUAGE sql RETURN nextval(''counter'')',
+    'CREATE FUNCTION made(int DEFAULT nextval(''counter'')) RETURNS int LANGUAGE sql RETURN $1',
+    'CREATE PROCEDURE made() LANGUAGE sql BEGIN ATOMIC INSERT INTO tab VALUES (1, ''x''); DELETE FROM subject; END',
+    'CREATE FUNCTION made() RETURNS bigint LANGUAGE sql RETURN (SELECT count(*) FROM subject)',
+    'CREATE FUNCTION made() RETURNS bigint LANGUAGE sql AS ''SELECT count(*) FROM tab''',
+    'CREATE FUNCTION made() RETURNS bigint LANGUAGE sql RETURN nothing()',
+    'CREATE AGGREGATE made(int) (sfunc = int4pl, stype = int, finalfunc = local_value)',
+    -- another body
+    'CREATE OR REPLACE FUNCTION counts() RETURNS bigint LANGUAGE sql RETURN (SELECT count(*) + 1 FROM typed)',
+    'CREATE OR REPLACE FUNCTION counts() RETURNS bigint LANGUAGE sql RETURN 1',
+    'CREATE OR REPLACE FUNCTION counts() RETURNS bigint LANGUAGE sql AS ''SELECT count(*) FROM tab''',
+    'CREATE OR REPLACE FUNCTION counts() RETURNS bigint LANGUAGE sql RETURN counts_again()',
+    'CREATE OR REPLACE FUNCTION twice(int) RETURNS int LANGUAGE sql RETURN (SELECT count(*)::int FROM tab)',
+    'CREATE OR REPLACE FUNCTION twice(int) RETURNS int LANGUAGE sql RETURN 2 * $1',
+    'CREATE OR REPLACE FUNCTION made() RETURNS bigint LANGUAGE sql RETURN counts()',
+    'ALTER FUNCTION counts() STABLE',
+    'ALTER FUNCTION counts() RENAME TO renamed',
+    'DROP FUNCTION counts()',
+    'DROP FUNCTION counts() CASCADE',
+    'DROP FUNCTION counts(), counts_again()',
+    'DROP FUNCTION counts_again(), twice(int)',
+    'CREATE VIEW made AS SELECT counts() AS n',
+    'CREATE VIEW made AS SELECT counts_again() AS n',
+    'CREATE TEMP VIEW made AS SELECT counts_again() AS n',
+    'ALTER TABLE subject ALTER n TYPE bigint USING counts()',
+    'UPDATE subject SET f = ''counts()''::regprocedure',
+    'SELECT counts() + counts_again() + (SELECT count(*) FROM tab)',
     -- another of the same name and arguments
     'CREATE OR REPLACE FUNCTION local(int) RETURNS pg_temp.label LANGUAGE sql AS $x$ SELECT ''b''::pg_temp.label $x$',
     'CREATE OR REPLACE FUNCTION local(int) RETURNS int LANGUAGE sql AS ''SELECT 1''',
@@ -164,6 +204,30 @@ CREATE FUNCTION of_passing(passing) RETURNS int LANGUAGE sql AS 'SELECT 1';
 ROLLBACK TO s;
 COMMIT;
 SELECT n, to_regproc('of_passing') IS NULL AS gone FROM subject;
+BEGIN;
+CREATE TEMP TABLE passing (id int) ON COMMIT DROP;
+CREATE FUNCTION of_passing() RETURNS bigint LANGUAGE sql RETURN (SELECT count(*) FROM passing);
+CREATE FUNCTION again() RETURNS bigint LANGUAGE sql RETURN of_passing();
+SAVEPOINT s;
+DROP FUNCTION of_passing() CASCADE;
+CREATE FUNCTION of_passing() RETURNS bigint LANGUAGE sql RETURN 1;
+ROLLBACK TO s;
+:operations;
+INSERT INTO passing VALUES (1);
+UPDATE subject SET n = of_passing() + again();
+ALTER TABLE beside ADD n int;
+COMMIT;
+SELECT n, to_regproc('of_passing') IS NULL AS gone, to_regproc('again') IS NULL AS gone_too FROM subject;
+-- Each may call the other.
+BEGIN;
+CREATE TEMP TABLE passing (id int) ON COMMIT DROP;
+CREATE FUNCTION ping(int) RETURNS bigint LANGUAGE sql RETURN (SELECT count(*) FROM passing);
+CREATE FUNCTION pong(int) RETURNS bigint LANGUAGE sql RETURN ping($1);
+CREATE OR REPLACE FUNCTION ping(int) RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT count(*) FROM passing WHERE pong(id) = 1; END;
+CREATE TABLE beside_too (id int PRIMARY KEY);
+DROP FUNCTION ping(int) CASCADE;
+COMMIT;
+SELECT to_regproc('ping') IS NULL AS gone, to_regproc('pong') IS NULL AS gone_too;
 
 -- The worker locks all of them, so there are not many.
 \set VERBOSITY terse
@@ -180,11 +244,11 @@ CALL local_procedure((1, 'x')::tab);
 DO $$
 BEGIN
     FOR i IN 1..500 LOOP
-        EXIT WHEN NOT EXISTS (SELECT FROM pg_proc WHERE proname ~ '^(local|plus)' AND pronamespace = 'temporary_functions'::regnamespace);
+        EXIT WHEN NOT EXISTS (SELECT FROM pg_proc WHERE proname ~ '^(local|plus|counts)' AND pronamespace = 'temporary_functions'::regnamespace);
         PERFORM pg_sleep(0.01);
     END LOOP;
 END $$;
-SELECT count(*) FROM pg_proc WHERE pronamespace = 'temporary_functions'::regnamespace AND proname ~ '^(local|plus)';
+SELECT count(*) FROM pg_proc WHERE pronamespace = 'temporary_functions'::regnamespace AND proname ~ '^(local|plus|counts)';
 SET client_min_messages = warning;
 DROP SCHEMA temporary_functions CASCADE;
 DROP ROLE of_functions;

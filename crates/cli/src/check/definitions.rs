@@ -4,9 +4,9 @@
 //! A row is identified by its catalog's unique index: `pg_class` by schema and name, `pg_constraint` by name and table
 //! or type.  The rows that it refers to are identified in the same way, and so on, until only names are left.
 //!
-//! Not compared are temporary objects, functions with a temporary type in their signature, what belongs to the server's
-//! other databases, and the members of an extension that is reported to differ as a whole.  An object that is missing
-//! in a region is reported once, without the objects that depend on it.
+//! Not compared are temporary objects, functions that depend on them, what belongs to the server's other databases, and
+//! the members of an extension that is reported to differ as a whole.  An object that is missing in a region is reported
+//! once, without the objects that depend on it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -160,28 +160,27 @@ impl Region {
         self.left_out.extend(rows.map(|row| (at, number(row, own))));
     }
 
-    /// A function that takes or returns a temporary type lives no longer than that type, in one region.  So does an
-    /// aggregate whose state has such a type.
+    /// A function that depends on a temporary object lives no longer than that, in one region.  So does a function that
+    /// calls such a one in its body, or an aggregate of such ones.
     fn leave_out_temporary_functions(&mut self) {
-        let temporary = |catalog: &str, columns: &[&str]| -> Vec<u32> {
-            let Some(types) = self.all.by_name.get("pg_type").copied() else { return Vec::new() };
-            let schema = self.column("pg_type", "typnamespace");
-            let schemas = self.all.by_name.get("pg_namespace").copied();
-            let is_temporary = |oid: u32| {
-                let row = self.by_oid[types].get(&oid).map(|row| &self.all.rows[types][*row]);
-                let at = schemas.zip(row.map(|row| number(row, schema)));
-                at.is_some_and(|at| self.left_out.contains(&at))
+        let [class, object, ref_class, ref_object] =
+            ["classid", "objid", "refclassid", "refobjid"].map(|c| self.column("pg_depend", c));
+        let Some(functions) = self.all.by_name.get("pg_proc").copied() else { return };
+        loop {
+            let temporary = |row: &&Row| {
+                let at = (functions, number(row, object));
+                let whole = self.catalog_of(number(row, ref_class)).map(|catalog| (catalog, number(row, ref_object)));
+                self.catalog_of(number(row, class)) == Some(functions)
+                    && !self.left_out.contains(&at)
+                    && whole.is_some_and(|whole| self.name_of(whole) == Name::LeftOut)
             };
-            let columns: Vec<usize> = columns.iter().filter_map(|column| self.column(catalog, column)).collect();
-            let own = self.column(catalog, if catalog == "pg_proc" { "oid" } else { "aggfnoid" });
-            let uses =
-                |row: &&Row| columns.iter().any(|column| oids(row[*column].as_deref().unwrap_or("")).any(is_temporary));
-            self.each(catalog).filter(uses).map(|row| number(row, own)).collect()
-        };
-        let mut functions = temporary("pg_proc", &["prorettype", "proargtypes", "proallargtypes"]);
-        functions.extend(temporary("pg_aggregate", &["aggtranstype", "aggmtranstype"]));
-        let Some(catalog) = self.all.by_name.get("pg_proc").copied() else { return };
-        self.left_out.extend(functions.into_iter().map(|oid| (catalog, oid)));
+            let found: Vec<u32> = self.each("pg_depend").filter(temporary).map(|row| number(row, object)).collect();
+            self.names.borrow_mut().clear();
+            if found.is_empty() {
+                return;
+            }
+            self.left_out.extend(found.into_iter().map(|oid| (functions, oid)));
+        }
     }
 
     /// Learns from `pg_depend` which objects are members of extensions that are left out, and which are parts of

@@ -1,15 +1,13 @@
-//! A function with a temporary type in its signature exists in the region of its session only.  Statements of other
+//! A function that depends on a temporary object exists in the region of its session only.  Statements of other
 //! regions do the same everywhere, whatever it is called and whatever it depends on, and no region stands still.
 
 use crate::lab::{number, start, subjects, told_db, until, Lab, Session, HEALED, SOON};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn temporary_functions_are_in_nobodys_way() {
-    let lab = start(
-        "temporary_functions",
-        "functions that take or return a temporary type, beside statements of other regions",
-    )
-    .await;
+    let lab =
+        start("temporary_functions", "functions that depend on a temporary object, beside statements of other regions")
+            .await;
     lab.session(0).await.must("create table t (id int primary key, v int)").await;
     lab.everywhere().await;
     subjects!(lab, 1;
@@ -18,6 +16,7 @@ async fn temporary_functions_are_in_nobodys_way() {
         its_schema_is_renamed_and_dropped,
         a_statement_names_no_arguments,
         what_it_depends_on_is_dropped,
+        its_body_uses_what_is_temporary,
         its_roles_are_dropped,
         what_other_temporary_objects_depend_on_is_dropped,
         its_transaction_is_under_way,
@@ -166,6 +165,40 @@ async fn what_it_depends_on_is_dropped(lab: &Lab) {
     assert_eq!(number(&b, "select count(*) from pg_proc where proname = 'f'").await.unwrap(), 0);
 }
 
+/// Goal: a function whose body uses a temporary table, and one whose body calls that one, are as temporary as others.
+async fn its_body_uses_what_is_temporary(lab: &Lab) {
+    let [a, other, _] = lab.sessions().await;
+    a.must("create table used (id int primary key, v int)").await;
+    a.must("create function f(bigint) returns text immutable language sql as $$ select 'permanent' $$").await;
+    lab.everywhere().await;
+    let b = lab.session(1).await;
+    b.must("create temporary table mine (id int)").await;
+    b.must("create function f(int) returns text immutable language sql return (select max(mine.id + used.v)::text from mine, used)").await;
+    b.must("create function g(int) returns text immutable language sql return f($1)").await;
+    lab.everywhere().await;
+    a.must("create view v as select f(1) as x").await;
+    lab.shows("select x from v", "permanent").await;
+    a.must("create function g(int) returns text language sql as 'select 7'").await;
+    lab.shows("select g(1)", "7").await;
+    lab.check_equal(1).await;
+    assert!(exists(&b, "f(int)").await);
+    a.must("drop view v; drop function g(int), f(bigint)").await;
+    lab.everywhere().await;
+    assert_eq!(number(&b, "select count(*) from used where f(1) is null").await.unwrap(), 0);
+    let told = told_db(&b.refused("create or replace function f(int) returns text language sql return 'x'").await);
+    assert!(told.contains("0A000") && told.contains("becomes permanent"), "{told}");
+    a.must("alter table used drop column v").await;
+    lab.everywhere().await;
+    assert_eq!(b.ended_by().await.unwrap().code().code(), "57P01");
+    until("its functions are gone", SOON, || async {
+        Ok(number(&other.client, "select count(*) from pg_proc where proname in ('f', 'g')").await? == 0)
+    })
+    .await
+    .unwrap();
+    a.must("drop table used").await;
+    lab.everywhere().await;
+}
+
 async fn its_roles_are_dropped(lab: &Lab) {
     let a = lab.session(0).await;
     a.must("create role owning; create role calling; create role passing").await;
@@ -195,7 +228,7 @@ async fn what_other_temporary_objects_depend_on_is_dropped(lab: &Lab) {
     let a = lab.session(0).await;
     a.must(
         "create table viewed (id int primary key); create type pair as (a int); create domain small as int;
-         create type kind as enum ('x'); create schema inside create table deep (id int primary key);
+         create type kind as enum ('x'); create type sort as enum ('x'); create schema inside create table deep (id int primary key);
          create function one() returns int language sql as 'select 1'; create role owning; create role left_over;
          create table owned (id int primary key); alter table owned owner to left_over; create extension citext",
     )
@@ -208,6 +241,7 @@ async fn what_other_temporary_objects_depend_on_is_dropped(lab: &Lab) {
             "alter domain small add check (value > 5)",
         ),
         ("create temporary table used (k kind)", "drop type kind"),
+        ("create type pg_temp.label as enum ('a'); create cast (sort as pg_temp.label) with inout", "drop type sort"),
         ("create temporary table used (d inside.deep)", "drop table inside.deep"),
         ("create temporary view seen as select id, one() from t", "drop function one()"),
         ("create temporary table used (id int); alter table used owner to owning", "drop role owning"),
@@ -235,6 +269,8 @@ async fn its_transaction_is_under_way(lab: &Lab) {
     let a = lab.session(0).await;
     for (number, under_way) in [
         "create function f(int) returns pg_temp.label language plpgsql as 'begin return null; end'",
+        "create temporary table mine (id int); create function f(int) returns bigint language sql return (select count(*) from mine)",
+        "savepoint s; create function f(int) returns text language sql return k(1)::text; release s",
         "comment on function k(int) is 'x'",
         "drop function k(int)",
         "drop type pg_temp.label cascade",
@@ -287,6 +323,8 @@ async fn check_does_not_see_it(lab: &Lab) {
     b.must("create aggregate total(item) (sfunc = plus, stype = pg_temp.label)").await;
     b.must("create procedure p(inout item) language plpgsql as 'begin end'").await;
     b.must("comment on function f(int) is 'x'; grant execute on function f(int) to pg_monitor").await;
+    b.must("create function counts() returns bigint language sql return (select count(*) from item)").await;
+    b.must("create function again() returns bigint language sql return counts(); grant execute on function again() to pg_monitor").await;
     lab.check_equal(1).await;
     assert!(exists(&b, "f(int)").await);
 }
