@@ -257,8 +257,8 @@ pub fn all(stride: u32, local: &[String]) -> Vec<Check> {
         ),
         Check {
             level: Differs,
-            what: "transaction ids and snapshots, and xmin and xmax of rows, are each server's own: they say nothing \
-                   about those of another region",
+            what: "transaction ids and snapshots, and xmin and xmax of rows, are each server's own: they say nothing about \
+                   those of another region",
             todo: "compare what the rows carry: a sequence's value, now(), or a version that each UPDATE raises",
             of_server: false,
             sql: format!(
