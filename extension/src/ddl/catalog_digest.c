@@ -583,6 +583,16 @@ catalog_digest_put_row(Row *row, Relation catalog, Column *columns, HeapTuple tu
 		catalog_digest_put_value(row, &columns[i], tuple, RelationGetDescr(catalog), i + 1, written);
 }
 
+static List *
+catalog_digest_expressions(Oid index)
+{
+	Relation	rel = RelationIdGetRelation(index);
+	List	   *expressions = RelationGetIndexExpressions(rel);
+
+	RelationClose(rel);
+	return expressions;
+}
+
 /*
  * May the order of these indexes of one table matter?  PostgreSQL goes through a
  * table's indexes in the order of their OIDs.  The copies of one of them that LIKE
@@ -607,7 +617,9 @@ catalog_digest_are_alike(Form_pg_index one, Form_pg_index other)
 										 FirstLowInvalidHeapAttributeNumber);
 		}
 	}
-	return bms_equal(keys[0], keys[1]) || strncmp(names[0].data, names[1].data, NAME_BYTES_KEPT) == 0;
+	return strncmp(names[0].data, names[1].data, NAME_BYTES_KEPT) == 0 ||
+		(bms_equal(keys[0], keys[1]) &&
+		 equal(catalog_digest_expressions(one->indexrelid), catalog_digest_expressions(other->indexrelid)));
 }
 
 /* Puts the names of those that come before this new index. */

@@ -316,19 +316,25 @@ ddl_check_uses_nothing_temporary(Node *expression)
 }
 
 /*
- * Does the expression give the same in every region?  Includes the cast to the
- * column's type, which may call a user function.
+ * The expression with the cast to the column's type, which may call a user function.
+ * NULL: there is no cast, and the server will say so.
  */
-static bool
-ddl_check_computes_same(ParseState *pstate, Node *expression, TypeName *column_type)
+Node *
+ot_ddl_as_column(ParseState *pstate, Node *expression, TypeName *column_type)
 {
 	Oid			type;
 	int32		typmod;
 
 	typenameTypeIdAndMod(pstate, column_type, &type, &typmod);
-	expression = coerce_to_target_type(pstate, expression, exprType(expression), type, typmod,
-									   COERCION_ASSIGNMENT, COERCE_IMPLICIT_CAST, -1);
-	/* without a cast, the server will say so */
+	return coerce_to_target_type(pstate, expression, exprType(expression), type, typmod,
+								 COERCION_ASSIGNMENT, COERCE_IMPLICIT_CAST, -1);
+}
+
+/* Does the expression give the same in every region? */
+static bool
+ddl_check_computes_same(ParseState *pstate, Node *expression, TypeName *column_type)
+{
+	expression = ot_ddl_as_column(pstate, expression, column_type);
 	return expression == NULL || !ot_ddl_differs_elsewhere(expression);
 }
 

@@ -67,7 +67,7 @@ ot_ddl_create_as(Node *stmt)
 }
 
 static OtStatementKind
-ddl_classify_create_as(CreateTableAsStmt *stmt)
+ddl_classify_create_as(CreateTableAsStmt *stmt, const char *query)
 {
 	/* a materialized view, too, is temporary if search_path puts it there */
 	if (ot_ddl_creates_temporary(stmt->into->rel))
@@ -77,7 +77,7 @@ ddl_classify_create_as(CreateTableAsStmt *stmt)
 		ot_ddl_take_schema_key();
 		return OT_STATEMENT_SCHEMA;
 	}
-	ot_ddl_take_schema_key_for((Node *) stmt);
+	ot_ddl_take_schema_key_for((Node *) stmt, query);
 	return OT_STATEMENT_CREATE_AS;
 }
 
@@ -302,7 +302,7 @@ ddl_classify(Node *stmt, const char *query, OtTemporary *temporary)
 					ddl_classify_check_explained(ddl_classify_explained((ExplainStmt *) stmt));
 				if (create_as == NULL)
 					return OT_STATEMENT_LOCAL;
-				return ddl_classify_create_as(create_as);
+				return ddl_classify_create_as(create_as, query);
 			}
 
 		case T_ReindexStmt:
@@ -447,7 +447,7 @@ ddl_classify(Node *stmt, const char *query, OtTemporary *temporary)
 	if (*temporary != OT_TEMPORARY_OBJECT && kind == OT_STATEMENT_SCHEMA)
 	{
 		if (*temporary == OT_TEMPORARY_NOTHING)
-			ot_ddl_take_schema_key_for(stmt);
+			ot_ddl_take_schema_key_for(stmt, query);
 		else
 			ot_ddl_take_schema_key();
 		/* it may have waited for one who has made or dropped such a function, or what was not there */

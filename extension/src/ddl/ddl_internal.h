@@ -18,6 +18,7 @@
 #include "nodes/parsenodes.h"
 #include "nodes/plannodes.h"
 #include "nodes/primnodes.h"
+#include "parser/parse_node.h"
 #include "storage/lockdefs.h"
 #include "tcop/utility.h"
 #include "utils/relcache.h"
@@ -54,7 +55,7 @@ extern void ot_ddl_share_init(void);
 extern void ot_ddl_stand_in_line(void);
 extern void ot_ddl_leave_line(void);
 extern void ot_ddl_take_schema_key(void);
-extern void ot_ddl_take_schema_key_for(Node *stmt);
+extern void ot_ddl_take_schema_key_for(Node *stmt, const char *query);
 
 /* ddl_lock.c */
 extern void ot_ddl_lock_relations(Node *stmt);
@@ -100,6 +101,7 @@ extern void ot_ddl_check_statistics(Node *stmt);
 
 /* ddl_check.c */
 extern bool ot_ddl_keeps_column(List *commands, Oid relid, const char *name);
+extern Node *ot_ddl_as_column(ParseState *pstate, Node *expression, TypeName *column_type);
 extern void ot_ddl_check_everywhere(Node *stmt);
 extern Oid	ot_ddl_fills(Node *stmt, const char *query, List **fills, bool *children);
 extern void ot_ddl_check_reindex(ReindexStmt *stmt);
@@ -180,6 +182,8 @@ extern void ot_ddl_name_access_method(List *places);
 /* elsewhere.c */
 extern bool ot_ddl_differs_elsewhere(Node *expression);
 extern bool ot_ddl_uses_temporary(Node *expression);
+extern bool ot_ddl_type_is_built_in(Oid type);
+extern bool ot_ddl_is_built_in(Node *expression);
 
 /* ddl_subscription.c */
 extern void ot_ddl_truncates_by_worker(Relation rel);

@@ -20,8 +20,8 @@
  * PostgreSQL's locks keep nothing of this out.  So a transaction that has met
  * another one may only commit if one other region has carried out its statements
  * for trial, in their place, and has come to the same change of the catalogs
- * (catalog_digest.c, commit/rehearse.c).  Statements that call functions on rows in
- * other regions do not share, and neither do those that change functions.
+ * (catalog_digest.c, commit/rehearse.c).  Statements that call users' functions on rows
+ * in other regions do not share, and neither do those that change functions.
  *
  * Before a transaction goes on next to another one it asks whether anybody could
  * say so at all.  If not, and after a COMMIT that failed because of this, it takes
@@ -38,15 +38,28 @@
 #include "ddl/ddl_internal.h"
 
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/transam.h"
+#include "catalog/namespace.h"
+#include "catalog/partition.h"
 #include "catalog/pg_am.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_partitioned_table.h"
 #include "catalog/pg_type.h"
+#include "commands/tablecmds.h"
 #include "miscadmin.h"
+#include "parser/parse_expr.h"
 #include "parser/parse_type.h"
+#include "parser/parse_utilcmd.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/partcache.h"
+#include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
@@ -133,6 +146,7 @@ ddl_share_object(ObjectType type)
 		case OBJECT_TABLE:
 		case OBJECT_INDEX:
 		case OBJECT_VIEW:
+		case OBJECT_SEQUENCE:
 		case OBJECT_COLUMN:
 		case OBJECT_TABCONSTRAINT:
 		case OBJECT_TRIGGER:
@@ -143,40 +157,6 @@ ddl_share_object(ObjectType type)
 		default:
 			return false;
 	}
-}
-
-/* A constant of that type, which no function makes but the type's own. */
-static bool
-ddl_share_constant(Node *value, TypeName *type)
-{
-	if (value != NULL && IsA(value, TypeCast) && equal(((TypeCast *) value)->typeName, type))
-		value = ((TypeCast *) value)->arg;
-	return value != NULL && IsA(value, A_Const);
-}
-
-/*
- * Each region computes the values of a new column for rows that are there, and
- * what functions give may depend on what is beside this.
- */
-static bool
-ddl_share_add_column(ColumnDef *column)
-{
-	Type		type = column->typeName != NULL ? LookupTypeName(NULL, column->typeName, NULL, true) : NULL;
-	bool		is_own = type != NULL && typeTypeId(type) < FirstNormalObjectId;
-	bool		may = type == NULL || ((Form_pg_type) GETSTRUCT(type))->typtype != TYPTYPE_DOMAIN;
-	ListCell   *lc;
-
-	if (type != NULL)
-		ReleaseSysCache(type);
-	foreach(lc, column->constraints)
-	{
-		Constraint *constraint = lfirst_node(Constraint, lc);
-
-		may &= constraint->contype != CONSTR_GENERATED;
-		if (constraint->contype == CONSTR_DEFAULT)
-			may &= is_own && ddl_share_constant(constraint->raw_expr, column->typeName);
-	}
-	return may;
 }
 
 /* Those of the TOAST table do not show in the digest. */
@@ -193,18 +173,15 @@ ddl_share_options(List *options)
 	return true;
 }
 
-/* An index over rows that are there may call functions in each region. */
+/*
+ * Sequences are given a position anew, which does not show in the digest either.
+ * Each region has its own shares of the values, but a definition is the same
+ * everywhere, and shows.
+ */
 static bool
-ddl_share_index(List *columns, Node *condition)
+ddl_share_sequence(List *options)
 {
-	ListCell   *lc;
-
-	foreach(lc, columns)
-	{
-		if (lfirst_node(IndexElem, lc)->expr != NULL)
-			return false;
-	}
-	return condition == NULL;
+	return ot_ddl_find_option(options, "restart") == NULL;
 }
 
 static bool
@@ -222,10 +199,6 @@ ddl_share_alter_table(AlterTableStmt *stmt)
 			return false;
 		switch (command->subtype)
 		{
-			case AT_AddColumn:
-				if (!ddl_share_add_column(castNode(ColumnDef, command->def)))
-					return false;
-				break;
 			case AT_AddConstraint:
 				if (!IsA(command->def, Constraint) || ((Constraint *) command->def)->contype == CONSTR_EXCLUSION)
 					return false;
@@ -235,6 +208,16 @@ ddl_share_alter_table(AlterTableStmt *stmt)
 				if (!ddl_share_options(castNode(List, command->def)))
 					return false;
 				break;
+			case AT_SetIdentity:
+				if (!ddl_share_sequence(castNode(List, command->def)))
+					return false;
+				break;
+			case AT_DetachPartition:
+				if (((PartitionCmd *) command->def)->concurrent)
+					return false;
+				break;
+			case AT_AddColumn:
+			case AT_AttachPartition:
 			case AT_ColumnDefault:
 			case AT_DropNotNull:
 			case AT_SetNotNull:
@@ -254,6 +237,10 @@ ddl_share_alter_table(AlterTableStmt *stmt)
 			case AT_DisableTrigAll:
 			case AT_EnableTrigUser:
 			case AT_DisableTrigUser:
+			case AT_EnableRule:
+			case AT_EnableAlwaysRule:
+			case AT_EnableReplicaRule:
+			case AT_DisableRule:
 			case AT_AddInherit:
 			case AT_DropInherit:
 			case AT_EnableRowSecurity:
@@ -290,30 +277,245 @@ ddl_share_statement(Node *stmt)
 		case T_RuleStmt:
 		case T_CreateTrigStmt:
 		case T_CreatePolicyStmt:
+		case T_AlterPolicyStmt:
 		case T_CreateStatsStmt:
 		case T_AlterStatsStmt:
+		case T_CreateSeqStmt:
 			return true;
+		case T_AlterSeqStmt:
+			return ddl_share_sequence(((AlterSeqStmt *) stmt)->options);
 		case T_IndexStmt:
-			return !((IndexStmt *) stmt)->concurrent &&
-				ddl_share_index(((IndexStmt *) stmt)->indexParams, ((IndexStmt *) stmt)->whereClause);
+			return !((IndexStmt *) stmt)->concurrent;
 		case T_CreateTableAsStmt:
 			return ((CreateTableAsStmt *) stmt)->objtype == OBJECT_TABLE;
 		case T_AlterTableStmt:
-			return ddl_share_alter_table((AlterTableStmt *) stmt);
+			return ddl_share_alter_table((AlterTableStmt *) stmt) && ot_ddl_finds_order(stmt);
 		case T_RenameStmt:
-			return ddl_share_object(((RenameStmt *) stmt)->renameType) &&
-				((RenameStmt *) stmt)->renameType != OBJECT_RULE &&
-				((RenameStmt *) stmt)->renameType != OBJECT_POLICY;
+			return ddl_share_object(((RenameStmt *) stmt)->renameType);
 		case T_CommentStmt:
 			return ddl_share_object(((CommentStmt *) stmt)->objtype);
 		case T_GrantStmt:
-			return ((GrantStmt *) stmt)->objtype == OBJECT_TABLE &&
+			return (((GrantStmt *) stmt)->objtype == OBJECT_TABLE ||
+					((GrantStmt *) stmt)->objtype == OBJECT_SEQUENCE) &&
 				((GrantStmt *) stmt)->targtype == ACL_TARGET_OBJECT;
 		case T_DropStmt:
 			return ddl_share_object(((DropStmt *) stmt)->removeType) && !((DropStmt *) stmt)->concurrent &&
 				((DropStmt *) stmt)->behavior != DROP_CASCADE;
 		default:
 			return false;
+	}
+}
+
+/* ---- what other regions compute from rows ---- */
+
+/*
+ * Rows do not show in the digest.  So what other regions compute from them, and for
+ * them, must not depend on what is beside the statement, as what a user's function
+ * gives may.  All this is asked with a share of the lock, which keeps functions and
+ * types as they are, and with the lock on the table that the statement takes next.
+ */
+
+/* Indexes are built in each region. */
+static bool
+ddl_share_builds_alike(IndexStmt *stmt, const char *query)
+{
+	LOCKMODE	mode = ShareLock;
+	bool		computes = stmt->whereClause != NULL;
+	bool		alike;
+	Oid			relid;
+	ListCell   *lc;
+
+	foreach(lc, stmt->indexParams)
+		computes |= lfirst_node(IndexElem, lc)->expr != NULL;
+	if (!computes)
+		return true;
+	relid = RangeVarGetRelid(stmt->relation, NoLock, true);
+	if (OidIsValid(relid) && stmt->unique && stmt->whereClause == NULL)
+		mode = ot_ddl_unique_index_lock(relid);
+	relid = RangeVarGetRelidExtended(stmt->relation, mode, RVR_MISSING_OK, RangeVarCallbackOwnsRelation, NULL);
+	if (!OidIsValid(relid))
+		return true;
+	stmt = transformIndexStmt(relid, copyObject(stmt), query);
+	alike = stmt->whereClause == NULL || ot_ddl_is_built_in(stmt->whereClause);
+	foreach(lc, stmt->indexParams)
+	{
+		IndexElem  *column = lfirst_node(IndexElem, lc);
+
+		alike &= column->expr == NULL || ot_ddl_is_built_in(column->expr);
+	}
+	if (!alike)
+		UnlockRelationOid(relid, mode);
+	return alike;
+}
+
+/*
+ * The values of a new column for rows that are there.  If they differ by region, the
+ * rows travel, and no region computes them (ddl_check.c).
+ */
+static bool
+ddl_share_fills_alike(ColumnDef *column, const char *query)
+{
+	Type		type = LookupTypeName(NULL, column->typeName, NULL, true);
+	bool		alike = type == NULL || ((Form_pg_type) GETSTRUCT(type))->typtype != TYPTYPE_DOMAIN;
+	ListCell   *lc;
+
+	if (type != NULL)
+		ReleaseSysCache(type);
+	foreach(lc, column->constraints)
+	{
+		Constraint *constraint = lfirst_node(Constraint, lc);
+		ParseState *pstate;
+		Node	   *value;
+
+		alike &= constraint->contype != CONSTR_GENERATED;
+		if (constraint->contype != CONSTR_DEFAULT || type == NULL)
+			continue;
+		pstate = make_parsestate(NULL);
+		pstate->p_sourcetext = query;
+		value = transformExpr(pstate, copyObject(constraint->raw_expr), EXPR_KIND_COLUMN_DEFAULT);
+		value = ot_ddl_as_column(pstate, value, column->typeName);
+		alike &= value == NULL || ot_ddl_differs_elsewhere(value) || ot_ddl_is_built_in(value);
+		free_parsestate(pstate);
+	}
+	return alike;
+}
+
+/* Of a catalog's row: an expression, or none, that calls nothing but what is built in. */
+static bool
+ddl_share_stored_is_built_in(int cache, HeapTuple tuple, AttrNumber column)
+{
+	bool		isnull;
+	Datum		tree = SysCacheGetAttr(cache, tuple, column, &isnull);
+
+	return isnull || ot_ddl_is_built_in(stringToNode(TextDatumGetCString(tree)));
+}
+
+static bool
+ddl_share_key_is_built_in(Relation partitioned)
+{
+	PartitionKey key = RelationGetPartitionKey(partitioned);
+	HeapTuple	tuple = SearchSysCache1(PARTRELID, ObjectIdGetDatum(RelationGetRelid(partitioned)));
+	bool		answer;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for partition key of %u", RelationGetRelid(partitioned));
+	answer = ddl_share_stored_is_built_in(PARTRELID, tuple, Anum_pg_partitioned_table_partexprs);
+	ReleaseSysCache(tuple);
+	for (int i = 0; i < key->partnatts; i++)
+		answer &= key->partopfamily[i] < FirstUnpinnedObjectId && ot_ddl_type_is_built_in(key->parttypid[i]);
+	return answer;
+}
+
+static bool
+ddl_share_indexes_are_built_in(Relation rel)
+{
+	bool		answer = true;
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(lfirst_oid(lc)));
+
+		if (!HeapTupleIsValid(tuple))
+			elog(ERROR, "cache lookup failed for index %u", lfirst_oid(lc));
+		answer &= ddl_share_stored_is_built_in(INDEXRELID, tuple, Anum_pg_index_indexprs) &&
+			ddl_share_stored_is_built_in(INDEXRELID, tuple, Anum_pg_index_indpred);
+		ReleaseSysCache(tuple);
+	}
+	return answer;
+}
+
+/*
+ * Each region looks whether the rows of a new partition, and of the default one, are
+ * where they belong, by the keys of all tables above, and builds the indexes.
+ */
+static bool
+ddl_share_checks_alike(Oid relid)
+{
+	Relation	parent = relation_open(relid, NoLock);
+	bool		alike = true;
+	ListCell   *lc;
+
+	if (parent->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+	{
+		alike = ddl_share_key_is_built_in(parent) && ddl_share_indexes_are_built_in(parent);
+		foreach(lc, parent->rd_rel->relispartition ? get_partition_ancestors(relid) : NIL)
+		{
+			Relation	above = relation_open(lfirst_oid(lc), AccessShareLock);
+
+			alike &= ddl_share_key_is_built_in(above);
+			relation_close(above, AccessShareLock);
+		}
+	}
+	relation_close(parent, NoLock);
+	return alike;
+}
+
+/* For CREATE TABLE ... PARTITION OF: a default partition's rows.  Who may not do that need lock nothing. */
+static bool
+ddl_share_creates_alike(CreateStmt *stmt)
+{
+	Oid			parent = stmt->partbound != NULL && stmt->inhRelations != NIL ?
+		RangeVarGetRelid(linitial_node(RangeVar, stmt->inhRelations), NoLock, true) : InvalidOid;
+	bool		alike = true;
+
+	if (!OidIsValid(parent) || !OT_OWNS_RELATION(parent))
+		return true;
+	LockRelationOid(parent, ShareUpdateExclusiveLock);
+	if (get_rel_relkind(parent) != '\0' && OidIsValid(get_default_partition_oid(parent)))
+		alike = ddl_share_checks_alike(parent);
+	if (!alike)
+		UnlockRelationOid(parent, ShareUpdateExclusiveLock);
+	return alike;
+}
+
+static bool
+ddl_share_alters_alike(AlterTableStmt *stmt, const char *query)
+{
+	bool		alike = true;
+	ListCell   *lc;
+
+	foreach(lc, stmt->cmds)
+	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+
+		if (command->subtype == AT_AddColumn)
+		{
+			ColumnDef  *column = castNode(ColumnDef, command->def);
+			Oid			relid = command->missing_ok ? RangeVarGetRelid(stmt->relation, NoLock, true) : InvalidOid;
+
+			alike &= (OidIsValid(relid) && ot_ddl_keeps_column(stmt->cmds, relid, column->colname)) ||
+				ddl_share_fills_alike(column, query);
+		}
+		else if (command->subtype == AT_AttachPartition)
+		{
+			LOCKMODE	mode = AlterTableGetLockLevel(stmt->cmds);
+			Oid			relid = AlterTableLookupRelation(stmt, mode);
+
+			if (OidIsValid(relid) && !ddl_share_checks_alike(relid))
+			{
+				UnlockRelationOid(relid, mode);
+				alike = false;
+			}
+		}
+	}
+	return alike;
+}
+
+/* Does the statement have other regions compute with nothing but what is built in? */
+static bool
+ddl_share_computes_alike(Node *stmt, const char *query)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_IndexStmt:
+			return ddl_share_builds_alike((IndexStmt *) stmt, query);
+		case T_CreateStmt:
+			return ddl_share_creates_alike((CreateStmt *) stmt);
+		case T_AlterTableStmt:
+			return ddl_share_alters_alike((AlterTableStmt *) stmt, query);
+		default:
+			return true;
 	}
 }
 
@@ -369,6 +571,15 @@ ot_ddl_lock_schema(void)
 	LockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), 0, ExclusiveLock);
 }
 
+static void
+ddl_share_give_back(void)
+{
+	LOCKTAG		tag;
+
+	ddl_share_set_tag(&tag);
+	LockRelease(&tag, ShareLock, false);
+}
+
 /*
  * Takes a share of the lock.  Returns false if it had to go on next to others, and
  * nobody could say how that comes out.
@@ -382,7 +593,6 @@ ddl_share_take(void)
 {
 	bool		met = share.lxid == OT_LXID(MyProc) && share.met;
 	bool		others;
-	LOCKTAG		tag;
 
 	ot_position_names_change();
 	LockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), 0, ShareLock);
@@ -392,8 +602,7 @@ ddl_share_take(void)
 	share.met = met || others;
 	if (!others || ddl_line->is_compared())
 		return true;
-	ddl_share_set_tag(&tag);
-	LockRelease(&tag, ShareLock, false);
+	ddl_share_give_back();
 	share.met = met;
 	return false;
 }
@@ -449,8 +658,9 @@ ddl_share_stand_in_line(void)
 
 /* The same before this statement, with a share of the lock if that will do. */
 void
-ot_ddl_take_schema_key_for(Node *stmt)
+ot_ddl_take_schema_key_for(Node *stmt, const char *query)
 {
+	bool		taken = false;
 	bool		may = !goes_alone && !ddl_share_is_unanswered() && ot_format_level >= LEVEL && !ot_temporary_functions_possible() &&
 		ddl_share_statement(stmt);
 
@@ -460,8 +670,14 @@ ot_ddl_take_schema_key_for(Node *stmt)
 		if (may)
 		{
 			ddl_share_stand_in_line();
-			may = ddl_share_take();
+			may = taken = ddl_share_take();
 		}
+	}
+	if (may && !ddl_share_holds(ExclusiveLock) && !ddl_share_computes_alike(stmt, query))
+	{
+		may = false;
+		if (taken)
+			ddl_share_give_back();
 	}
 	if (may)
 		ot_write_set_key_now(ot_hash_schema(), OT_UPDATE, InvalidOid);

@@ -18,6 +18,9 @@
  *
  * The cluster test elsewhere.rs calls each function of the server and compares.
  *
+ * It also knows expressions that depend on no definition that may change next to a
+ * statement about a table, since all that they call is the server's own.
+ *
  * Runs in backends.
  *
  * Copyright 2026 The Onetrip authors
@@ -27,10 +30,12 @@
  */
 #include "ddl/ddl_internal.h"
 
+#include "access/htup_details.h"
 #include "access/transam.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "nodes/nodeFuncs.h"
@@ -38,6 +43,7 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
+#include "utils/syscache.h"
 
 #include "capture/capture.h"
 
@@ -412,4 +418,68 @@ bool
 ot_ddl_differs_elsewhere(Node *expression)
 {
 	return contain_volatile_functions(expression) || elsewhere_walk_differs(expression, NULL);
+}
+
+/* ---- built in ---- */
+
+/*
+ * Do the server's own functions call no others for values of this type, and look up
+ * no relation, function or type?  Those of an enum are the server's.
+ */
+bool
+ot_ddl_type_is_built_in(Oid type)
+{
+	Oid			base = getBaseType(type);
+	Oid			element = get_element_type(base);
+
+	if (OidIsValid(element))
+		return ot_ddl_type_is_built_in(element);
+	if (base == REGCONFIGOID || base == REGDICTIONARYOID || type_is_enum(base))
+		return true;
+	return base < FirstUnpinnedObjectId && base != RECORDOID && !ot_type_is_by_oid(base);
+}
+
+static bool
+elsewhere_function_is_foreign(Oid function, void *context)
+{
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	Form_pg_proc form;
+	bool		is_own;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for function %u", function);
+	form = (Form_pg_proc) GETSTRUCT(tuple);
+	/* an administrator may have replaced one */
+	is_own = function < FirstUnpinnedObjectId &&
+		(form->prolang == INTERNALlanguageId || form->prolang == ClanguageId) &&
+		(form->provolatile == PROVOLATILE_IMMUTABLE ||
+		 (form->provolatile == PROVOLATILE_STABLE && elsewhere_is_alike(function)));
+	ReleaseSysCache(tuple);
+	return !is_own;
+}
+
+static bool
+elsewhere_walk_for_foreign(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	/* this calls nothing */
+	if (IsA(node, NullTest) && IsA(((NullTest *) node)->arg, Var))
+		return elsewhere_node_differs((Node *) ((NullTest *) node)->arg);
+	/* the constraints of a domain may be anything */
+	if (elsewhere_node_differs(node) || IsA(node, CoerceToDomain) ||
+		(!IsA(node, List) && !ot_ddl_type_is_built_in(exprType(node))) ||
+		check_functions_in_node(node, elsewhere_function_is_foreign, NULL))
+		return true;
+	return expression_tree_walker(node, elsewhere_walk_for_foreign, context);
+}
+
+/*
+ * Is everything that the expression calls the server's own, so that DDL about tables
+ * which is carried out before it, or after it, makes no difference to its values?
+ */
+bool
+ot_ddl_is_built_in(Node *expression)
+{
+	return !elsewhere_walk_for_foreign(expression, NULL);
 }
