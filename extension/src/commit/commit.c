@@ -144,6 +144,7 @@ static struct
 {
 	CommitPhase phase;
 	OtWrittenHere written;
+	bool		knows_written;
 	bool		everywhere;		/* its client waits until all regions show it */
 	OtLogIndex	index;			/* of its entry after a verdict of commit, or of
 								 * the worker's entry */
@@ -351,6 +352,13 @@ ot_commit_id_is_told(void)
 	return own.state == OWN_ID_TOLD;
 }
 
+/* The entry of this session's last transaction that had one. */
+OtLogIndex
+ot_commit_last_entry(void)
+{
+	return last_index;
+}
+
 /*
  * The transaction of a statement has been committed, and the client has not been
  * told yet.  It must not be told anything else, so nothing may cancel what is
@@ -529,6 +537,16 @@ commit_propose_and_wait(OtTxnId txn, OtVerdict *verdict)
 		ot_commit_raise_unknown(txn);
 	}
 	PG_END_TRY();
+}
+
+/*
+ * Called when it has lost: may another server have committed its part?  Foreign servers
+ * do so at PRE_COMMIT, so that counts as long as its locks have not been looked at.
+ */
+bool
+ot_commit_may_be_elsewhere(void)
+{
+	return !committing.knows_written || committing.written.foreign;
 }
 
 /* Then it loses again until somebody ends what is prepared. */
@@ -752,6 +770,7 @@ commit_at_pre_commit(void)
 		ot_write_set_entry(own.base);
 	ot_large_object_capture_cuts();
 	ot_held_locks_take_keys(&committing.written, false);
+	committing.knows_written = true;
 	if (ot_ddl_has_changed_here())
 		committing.written.any = committing.written.logged = true;
 	ot_reads_take_keys();

@@ -153,6 +153,7 @@ ot_held_locks_take_keys(OtWrittenHere *written, bool to_be_prepared)
 			written->any = true;
 			written->logged |= persistence == RELPERSISTENCE_PERMANENT;
 		}
+		written->foreign |= locks[i].mode >= RowExclusiveLock && relkind == RELKIND_FOREIGN_TABLE;
 		ReleaseSysCache(tuple);
 
 		if (persistence == RELPERSISTENCE_TEMP)

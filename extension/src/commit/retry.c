@@ -41,6 +41,7 @@
 #include "access/xact.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_proc.h"
+#include "commands/trigger.h"
 #include "executor/executor.h"
 #include "executor/tstoreReceiver.h"
 #include "jit/jit.h"
@@ -84,9 +85,6 @@ static struct
 	bool		committed;
 }			done;
 
-/* The last transaction that wrote a foreign table. */
-static LocalTransactionId wrote_foreign = InvalidLocalTransactionId;
-
 /* The last one that called a function whose effect outlives it and changes the next call. */
 static LocalTransactionId called_once = InvalidLocalTransactionId;
 
@@ -106,7 +104,7 @@ typedef struct Retry
 	TimestampTz timeout_at;		/* of the statement; 0: none */
 	int			losses;
 	bool		ends;			/* it was committed, or there is no use in it */
-	bool		wrote_foreign;	/* a foreign table, whose server commits before this one */
+	bool		commits;		/* its triggers have run, and COMMIT has begun */
 	ErrorData  *loss;			/* the last one */
 } Retry;
 
@@ -336,7 +334,7 @@ retry_execute(Retry *retry)
 static void
 retry_commit(Retry *retry)
 {
-	bool		has_entry = !ot_write_set_is_empty();
+	OtLogIndex	before = ot_commit_last_entry();
 
 	if (retry->running)
 	{
@@ -351,9 +349,13 @@ retry_commit(Retry *retry)
 		retry->timeout_at = get_timeout_finish_time(STATEMENT_TIMEOUT);
 		disable_timeout(STATEMENT_TIMEOUT, false);
 	}
+	/* COMMIT would do it first; who loses meanwhile has committed nowhere */
+	AfterTriggerFireDeferred();
+	retry->commits = true;
 	CommitTransactionCommand();
 	retry->ends = true;
-	ot_commit_begin_answer(ActivePortal->visible || ActivePortal->holdStore != NULL, has_entry);
+	ot_commit_begin_answer(ActivePortal->visible || ActivePortal->holdStore != NULL,
+						   ot_commit_last_entry().value != before.value);
 	StartTransactionCommand();
 	MemoryContextSwitchTo(retry->context);
 	/* the portal of a query removes it when it has run */
@@ -374,7 +376,6 @@ retry_try(Retry *retry)
 	/* a procedure may have ended that transaction; the portal commits the rest */
 	if (retry->lxid == OT_LXID(MyProc) && (retry->losses > 0 || !ot_write_set_is_empty()))
 	{
-		retry->wrote_foreign = wrote_foreign == OT_LXID(MyProc);
 		retry_commit(retry);
 		done.committed = true;
 	}
@@ -388,7 +389,7 @@ static bool
 retry_may_go_on(Retry *retry)
 {
 	return geterrcode() == OT_ERR_LOST && !ot_commit_lost_to_prepared() &&
-		!retry->wrote_foreign && !retry->ends &&
+		!(retry->commits && ot_commit_may_be_elsewhere()) && !retry->ends &&
 		!ot_commit_id_is_told() &&
 		(retry->lxid == InvalidLocalTransactionId ||
 		 (retry->lxid == OT_LXID(MyProc) && called_once != OT_LXID(MyProc))) &&
@@ -422,6 +423,7 @@ retry_begin_anew(Retry *retry)
 		enable_timeout_at(STATEMENT_TIMEOUT, retry->timeout_at);
 	retry->timeout_at = 0;
 	retry->lxid = InvalidLocalTransactionId;
+	retry->commits = false;
 	retry->losses++;
 }
 
@@ -549,30 +551,12 @@ ot_retry_process_utility(PlannedStmt *pstmt, const char *query,
 	retry_run(retry);
 }
 
-static bool
-retry_any_is_foreign(List *result_relations)
-{
-	ListCell   *lc;
-
-	foreach(lc, result_relations)
-	{
-		ResultRelInfo *info = lfirst(lc);
-
-		if (info->ri_RelationDesc->rd_rel->relkind == RELKIND_FOREIGN_TABLE)
-			return true;
-	}
-	return false;
-}
-
 static void
 ot_retry_executor_finish(QueryDesc *query)
 {
-	/* its relations are closed (retry_close()), and were looked at before */
+	/* it is over, and its relations are closed (retry_close()) */
 	if (unlikely(query == done.query))
 		return;
-	if (unlikely(retry_any_is_foreign(query->estate->es_opened_result_relations) ||
-				 retry_any_is_foreign(query->estate->es_tuple_routing_result_relations)))
-		wrote_foreign = OT_LXID(MyProc);
 	if (prev_executor_finish)
 		prev_executor_finish(query);
 	else
