@@ -771,7 +771,7 @@ commit_at_pre_commit(void)
 	ot_large_object_capture_cuts();
 	ot_held_locks_take_keys(&committing.written, false);
 	committing.knows_written = true;
-	if (ot_ddl_has_changed_here())
+	if (ot_prepared_has_done_here())
 		committing.written.any = committing.written.logged = true;
 	ot_reads_take_keys();
 	if (ot_write_set_has_notifications())

@@ -165,6 +165,7 @@ extern void ot_origin_restore_own(bool committed);
 
 /* prepared.c */
 pg_noreturn extern void ot_prepared_raise_no_room(void);
+extern bool ot_prepared_has_done_here(void);
 extern void ot_prepared_raise_name(const OtVerdict *verdict);
 
 /* proposal.c */

@@ -270,6 +270,20 @@ prepared_find_rest(Rest *rest)
 		replorigin_session_origin_lsn != InvalidXLogRecPtr;
 }
 
+/*
+ * At COMMIT: has the transaction done anything that is in no entry and that its locks
+ * do not tell?  Rows of catalogs say nothing if it has run DDL, which is in the entry, or
+ * has used temporary tables, which nobody misses.
+ */
+bool
+ot_prepared_has_done_here(void)
+{
+	return ot_ddl_has_changed_here() || emitted_in == OT_LXID(MyProc) ||
+		OidIsValid(ot_unseen_written_here()) ||
+		(!ot_write_set_has_statements() && (MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) == 0 &&
+		 ot_unseen_catalog_rows() > 0);
+}
+
 static bool
 prepared_has_rest(const Rest *rest)
 {
