@@ -205,6 +205,20 @@ async fn settings(session: &Session, server: u32) {
     .await;
     seen.insert("*.*".to_string());
     census.covers(&seen, server, 2, None);
+    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../extension/src/capture/session_settings.c");
+    let source = std::fs::read_to_string(source).unwrap();
+    for (list, class) in [
+        ("Setting settings[]", "travels"),
+        ("statement_settings[]", "travels with statements"),
+        ("widest[][2]", "widest"),
+    ] {
+        let list = source.split_once(&format!("{list} = {{\n")).expect("the list").1.split_once("\n};").unwrap().0;
+        let sent: BTreeSet<&str> =
+            list.lines().filter_map(|line| line.split('"').nth(1)).filter(|name| !name.contains('.')).collect();
+        let named = census.lines.iter().filter(|(name, columns)| columns[1] == class && *name != "*.*");
+        let named: BTreeSet<&str> = named.map(|(name, _)| name.as_str()).collect();
+        assert_eq!(sent, named, "{class}; left: session_settings.c; right: docs/census/settings.tsv");
+    }
 }
 
 /// Finds by experiment which settings change what an immutable function returns: all of them must travel.
