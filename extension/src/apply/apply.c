@@ -828,24 +828,12 @@ apply_leave(int code, Datum arg)
 	SpinLockRelease(&ot_worker->mutex);
 }
 
-static void
-apply_set_option(const char *name, const char *value)
-{
-	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
-}
-
 /* Settings that an operator makes for clients must not affect the worker. */
 void
 ot_apply_set_up_session(void)
 {
-	apply_set_option("session_replication_role", "replica");
-	apply_set_option("idle_in_transaction_session_timeout", "0");
-	apply_set_option("default_transaction_isolation", "read committed");
-	apply_set_option("default_transaction_read_only", "off");
-	apply_set_option("role", "none");
-	/* PostgreSQL 17 has it */
-	if (GetConfigOption("transaction_timeout", true, false) != NULL)
-		apply_set_option("transaction_timeout", "0");
+	ot_settings_set_up_worker();
+	ot_sql_worker_set("session_replication_role", "replica");
 	ot_session_settings_set_up();
 }
 
@@ -862,11 +850,11 @@ apply_set_up_worker(void)
 
 	ot_user_set_up();
 	ot_apply_set_up_session();
-	apply_set_option("statement_timeout", "0");
-	apply_set_option("lock_timeout", "0");
+	ot_sql_worker_set("statement_timeout", "0");
+	ot_sql_worker_set("lock_timeout", "0");
 	/* The evictor resolves deadlocks; the worker must not fail in one. */
-	apply_set_option("deadlock_timeout", "1h");
-	apply_set_option("client_encoding", GetDatabaseEncodingName());
+	ot_sql_worker_set("deadlock_timeout", "1h");
+	ot_sql_worker_set("client_encoding", GetDatabaseEncodingName());
 
 	entry_context = AllocSetContextCreate(TopMemoryContext, "onetrip entry",
 										  ALLOCSET_DEFAULT_SIZES);

@@ -71,10 +71,6 @@ ot_sql_worker_start(const char *name)
 		{"quote_all_identifiers", "off"},
 		{"statement_timeout", "0"},
 		{"lock_timeout", "0"},
-		{"idle_in_transaction_session_timeout", "0"},
-		{"default_transaction_isolation", "read committed"},
-		{"default_transaction_read_only", "off"},
-		{"role", "none"},
 		{"session_replication_role", "origin"},
 		{"onetrip.read", "local"},
 		{"onetrip.max_staleness", "-1"},
@@ -86,14 +82,12 @@ ot_sql_worker_start(const char *name)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnection(ot_database, NULL, 0);
+	ot_settings_set_up_worker();
 	for (int i = 0; i < lengthof(settings); i++)
 		ot_sql_worker_set(settings[i][0], settings[i][1]);
-	/* PostgreSQL 17 has these too */
-	if (GetConfigOption("transaction_timeout", true, false) != NULL)
-	{
-		ot_sql_worker_set("transaction_timeout", "0");
+	/* PostgreSQL 17 has it */
+	if (GetConfigOption("event_triggers", true, false) != NULL)
 		ot_sql_worker_set("event_triggers", "off");
-	}
 	ot_user_set_up();
 	pgstat_report_appname(name);
 	worker_name = name;

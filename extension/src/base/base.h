@@ -127,6 +127,7 @@ extern bool ot_rehearse_statements;
 extern int	ot_rehearse_timeout_ms;
 extern int	ot_rehearse_lock_timeout_ms;
 extern void ot_settings_init(void);
+extern void ot_settings_set_up_worker(void);
 
 /*
  * Doubles the room of an array.  After an ERROR, which a savepoint may catch, the

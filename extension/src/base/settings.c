@@ -273,3 +273,29 @@ ot_settings_init(void)
 
 	ot_set_show_hook("in_hot_standby", settings_show_in_hot_standby);
 }
+
+/*
+ * Called in whatever carries something out for another session: what an operator
+ * sets for clients neither limits nor ends it.
+ */
+void
+ot_settings_set_up_worker(void)
+{
+	static const char *const settings[][2] = {
+		{"idle_in_transaction_session_timeout", "0"},
+		/* PostgreSQL 17 has it */
+		{"transaction_timeout", "0"},
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"},
+		{"role", "none"},
+		{"temp_file_limit", "-1"},
+		/* it would end the process at an ERROR that a function catches */
+		{"exit_on_error", "off"},
+	};
+
+	for (int i = 0; i < lengthof(settings); i++)
+	{
+		if (GetConfigOption(settings[i][0], true, false) != NULL)
+			SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+	}
+}

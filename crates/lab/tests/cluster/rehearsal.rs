@@ -49,6 +49,13 @@ async fn what_fails_in_another_region_fails_at_commit() {
              end if;
              return v;
          end $$;
+         create function catches(v text) returns text immutable language plpgsql as $$
+         begin
+             perform 1 / length(left(v, 0));
+             return null;
+         exception when division_by_zero then
+             return v;
+         end $$;
          create function waits_elsewhere(v text) returns text immutable language plpgsql as $$
          begin
              if current_setting('onetrip.region') <> 'a' then
@@ -101,6 +108,21 @@ async fn what_fails_in_another_region_fails_at_commit() {
     c.must("insert into t values (3, 'z')").await;
     lab.shows("select count(*) || ' ' || (select count(*) from pg_index where indrelid = 't'::regclass) from t", "2 1")
         .await;
+
+    // What b's operator sets for clients neither fails a rehearsal nor stops the worker.
+    for setting in ["temp_file_limit = 0", "maintenance_work_mem = '1MB'", "exit_on_error = on"] {
+        b.must(&format!("alter system set {setting}")).await;
+    }
+    b.must("select pg_reload_conf()").await;
+    a.must("insert into t select g, repeat('long', 50) || g from generate_series(100, 20000) g").await;
+    a.must("create index sorted on t (v, id)").await;
+    a.must("create index caught on t (catches(v))").await;
+    lab.everywhere().await;
+    for setting in ["temp_file_limit", "maintenance_work_mem", "exit_on_error"] {
+        b.must(&format!("alter system reset {setting}")).await;
+    }
+    b.must("select pg_reload_conf()").await;
+    a.must("drop index sorted, caught; delete from t where id >= 100").await;
 
     // Without a rehearsal the statement commits, and then the other regions have to be mended.
     a.must("set onetrip.rehearse = off; grant select on t to only_a").await;
