@@ -247,6 +247,9 @@ static bool ran_functions = false;
 /* Has one of the present transaction's write sets sent notifications? */
 static bool group_notifies = false;
 
+/* The context of errors in which ot_apply_operations() was called last. */
+static ErrorContextCallback *context_of_operations = NULL;
+
 static void apply_write_set(OtReader *r);
 static bool apply_looks_names_up(const OtReader *r, TimestampTz *started);
 
@@ -372,6 +375,7 @@ apply_write_set(OtReader *r)
 bool
 ot_apply_operations(OtReader *r)
 {
+	context_of_operations = error_context_stack;
 	ot_apply_rows_begin();
 	apply_write_set(r);
 	ot_apply_rows_close();
@@ -422,12 +426,16 @@ ot_apply_take_over_start_time(TimestampTz started)
 
 /* Is it the server's own code that raises this, whatever runs above it? */
 static bool
-apply_raised_below(const ErrorData *edata)
+apply_raised_below(const char *file)
 {
+	/* those of PostgreSQL that raise SQLSTATEs of resources, files and interrupts, and run below a function */
 	static const char *const files[] = {
-		"md.c", "smgr.c", "fd.c", "buffile.c", "logtape.c", "bufmgr.c", "slru.c", "lock.c", "mcxt.c", "aset.c"
+		"aset.c", "buffile.c", "bufmgr.c", "bump.c", "copydir.c", "deadlock.c", "dfmgr.c", "dsa.c",
+		"dshash.c", "dsm.c", "dsm_impl.c", "dynahash.c", "fd.c", "file_utils.c", "fileset.c", "generation.c", "ipc.c",
+		"localbuf.c", "lock.c", "logtape.c", "mcxt.c", "md.c", "nodeAgg.c", "nodeHashjoin.c", "parallel.c",
+		"pgstat_shmem.c", "postgres.c", "predicate.c", "procarray.c", "relmapper.c", "rewriteheap.c", "sharedfileset.c",
+		"sharedtuplestore.c", "shm_toc.c", "shmem.c", "slab.c", "slru.c", "smgr.c", "sync.c", "tuplestore.c", "xlog.c"
 	};
-	const char *file = edata->filename ? edata->filename : "";
 
 	for (int i = 0; i < lengthof(files); i++)
 	{
@@ -438,26 +446,56 @@ apply_raised_below(const ErrorData *edata)
 }
 
 /*
- * Does such a failure have a cause that goes away by itself, or that a copy of
- * another server would not remove?  A function that the entry runs can raise what
- * it likes: something of it, or of the server below it, is on top of the context then.
+ * Whose fault is an error that a write set meets here?  Called while it is raised.  A
+ * function that the write set runs can raise what it likes: something of it, or of
+ * the server below it, is on top of the context then.
  */
-bool
-ot_apply_failure_passes(const ErrorData *edata)
+OtFault
+ot_apply_fault(const ErrorData *edata)
 {
+	const char *file = edata->filename ? edata->filename : "";
+	bool		below = apply_raised_below(file);
+	ErrorContextCallback *context = error_context_stack;
+
+	if (!below && context != NULL && context != context_of_operations &&
+		context->callback != apply_entry_error_context && !ot_ddl_says_statement(context) && !ot_apply_rows_in_heap())
+		return OT_FAULT_OF_WRITE_SET;
 	switch (ERRCODE_TO_CATEGORY(edata->sqlerrcode))
 	{
+		case ERRCODE_CONNECTION_EXCEPTION:
+			return edata->sqlerrcode == OT_ERR_PROTOCOL ? OT_FAULT_OF_WRITE_SET : OT_FAULT_PASSES;
 		case ERRCODE_TRANSACTION_ROLLBACK:
-		case ERRCODE_INSUFFICIENT_RESOURCES:
 		case ERRCODE_OPERATOR_INTERVENTION:
+			return OT_FAULT_PASSES;
+		case ERRCODE_INSUFFICIENT_RESOURCES:
+			return edata->sqlerrcode == ERRCODE_CONFIGURATION_LIMIT_EXCEEDED ? OT_FAULT_LACKS : OT_FAULT_PASSES;
 		case ERRCODE_SYSTEM_ERROR:
-			break;
-		default:
-			if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-				return false;
+			if (edata->sqlerrcode != ERRCODE_UNDEFINED_FILE && edata->sqlerrcode != ERRCODE_DUPLICATE_FILE)
+				return OT_FAULT_PASSES;
+			/* a C library, or a file of an extension */
+			if (!below || strcmp(file, "dfmgr.c") == 0)
+				return OT_FAULT_LACKS;
+			/* of a tablespace, its disk may not be there */
+			return edata->message && strstr(edata->message, "pg_tblspc/") ? OT_FAULT_PASSES : OT_FAULT_OF_DATA;
 	}
-	return error_context_stack == NULL || error_context_stack->callback == apply_entry_error_context ||
-		ot_ddl_says_statement(error_context_stack) || apply_raised_below(edata) || ot_apply_rows_in_heap();
+	/* another version of the library, or one that cannot be loaded */
+	if (strcmp(file, "dfmgr.c") == 0)
+		return OT_FAULT_LACKS;
+	switch (edata->sqlerrcode)
+	{
+		case ERRCODE_LOCK_NOT_AVAILABLE:
+			return OT_FAULT_PASSES;
+			/* what errcode_for_file_access() makes of these errors */
+		case ERRCODE_INSUFFICIENT_PRIVILEGE:
+			if (below && (edata->saved_errno == EACCES || edata->saved_errno == EPERM || edata->saved_errno == EROFS))
+				return OT_FAULT_PASSES;
+			break;
+		case ERRCODE_INTERNAL_ERROR:
+			if (below && edata->saved_errno == EDQUOT)
+				return OT_FAULT_PASSES;
+			break;
+	}
+	return OT_FAULT_OF_WRITE_SET;
 }
 
 /*
@@ -759,12 +797,15 @@ done:
 static void
 apply_note_failure(const ErrorData *edata)
 {
+	OtFault		fault;
+
 	if (edata->elevel >= FATAL && edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
 		failure[0] = '\0';
 	else
 	{
 		strlcpy(failure, edata->message ? edata->message : "an error", sizeof(failure));
-		failure_passes = ot_apply_failure_passes(edata);
+		fault = ot_apply_fault(edata);
+		failure_passes = fault == OT_FAULT_PASSES || fault == OT_FAULT_LACKS;
 	}
 }
 

@@ -13,11 +13,24 @@
 
 #include "node/node.h"
 
+/*
+ * What is wrong if a write set cannot be carried out here.  A rehearsal fails if it
+ * is the write set, or if the server lacks something.  The worker waits if it passes,
+ * or if the server lacks something; else a copy of another server helps.
+ */
+typedef enum OtFault
+{
+	OT_FAULT_PASSES,			/* something that goes away by itself, or is an operator's to mend */
+	OT_FAULT_LACKS,				/* the server has no such library, or a limit that is too low */
+	OT_FAULT_OF_DATA,			/* the server's files are damaged */
+	OT_FAULT_OF_WRITE_SET
+} OtFault;
+
 /* apply.c */
 extern void ot_apply_register(void);
 extern PGDLLEXPORT void ot_apply_main(Datum arg);
 extern bool ot_apply_operations(OtReader *r);
-extern bool ot_apply_failure_passes(const ErrorData *edata);
+extern OtFault ot_apply_fault(const ErrorData *edata);
 
 /* arrival.c */
 extern void ot_arrival_register(void);

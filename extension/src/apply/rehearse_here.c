@@ -37,6 +37,7 @@
 #include "utils/timeout.h"
 
 #include "capture/capture.h"
+#include "commit/commit.h"
 #include "ddl/ddl.h"
 #include "sequence/sequence.h"
 #include "shmem/shmem.h"
@@ -45,6 +46,12 @@
 #define TEXT_BYTES_MAX (64 * 1024 - 1)
 /* How long after statement_timeout the session ends. */
 #define END_LATER_MS 1000
+
+/*
+ * Where an error says that it was raised if the rehearsal has failed, which is what
+ * nodes go by.  Those of the first release know no other place of a function's error.
+ */
+#define ROUTINE_OF_FAILURE "exec_stmt_raise"
 
 PG_FUNCTION_INFO_V1(ot_rehearse);
 
@@ -81,6 +88,33 @@ rehearse_say_whether_busy(OtLogIndex base)
 	}
 	/* within lock_timeout */
 	ot_ddl_lock_schema();
+}
+
+/* The last error while the write set was carried out, caught or not. */
+static int	noted_code;
+static OtFault noted_fault;
+
+static void
+rehearse_note_failure(const ErrorData *edata)
+{
+	noted_code = edata->sqlerrcode;
+	noted_fault = ot_apply_fault(edata);
+}
+
+/*
+ * Tells the node whether the rehearsal has failed.  Else the error has a SQLSTATE of
+ * those that a node takes for one that passes.
+ */
+static void
+rehearse_say_whether_failed(ErrorData *error)
+{
+	/* it gives way to the worker */
+	if (error->sqlerrcode != noted_code)
+		return;
+	if (noted_fault == OT_FAULT_LACKS || noted_fault == OT_FAULT_OF_WRITE_SET)
+		error->funcname = ROUTINE_OF_FAILURE;
+	else if (error->sqlerrcode == ERRCODE_INTERNAL_ERROR || error->sqlerrcode == ERRCODE_INSUFFICIENT_PRIVILEGE)
+		error->sqlerrcode = ERRCODE_DISK_FULL;
 }
 
 static void
@@ -137,6 +171,9 @@ rehearse_carry_out_and_roll_back(OtReader *r, bool compare)
 	ErrorData  *volatile error = NULL;
 	TimeoutId	limit = rehearse_limit_time();
 
+	noted_code = 0;
+	ot_session_note_failures(rehearse_note_failure);
+	ot_session_watch_errors();
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	ot_is_apply_worker = ot_is_rehearsing = true;
@@ -156,6 +193,7 @@ rehearse_carry_out_and_roll_back(OtReader *r, bool compare)
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
+		rehearse_say_whether_failed(error);
 		if (error->sqlerrcode == OT_ERR_CAME_TO && !answers)
 			error->sqlerrcode = ERRCODE_INTERNAL_ERROR;
 		answers = false;

@@ -106,8 +106,17 @@ NOTIFY news;
 COMMIT;
 
 -- A function of an entry can raise whatever it likes: only what the server below it raises passes.
-SELECT file, unit.failure_passes(file, '53200') FROM unnest(ARRAY['md.c', 'smgr.c', 'buffile.c', 'logtape.c', 'slru.c', 'lock.c', 'pl_exec.c', 'lmgr.c']) AS file;
-SELECT unit.failure_passes('lock.c', '22012');
+SELECT fault, string_agg(file, ' ' ORDER BY file)
+FROM unnest(ARRAY['md.c', 'smgr.c', 'buffile.c', 'logtape.c', 'slru.c', 'lock.c', 'dynahash.c', 'generation.c', 'slab.c', 'bump.c', 'dsm_impl.c', 'predicate.c', 'copydir.c', 'dfmgr.c', 'pl_exec.c', 'lmgr.c']) AS file,
+    unit.fault(file, '53200')
+GROUP BY fault ORDER BY fault;
+-- A file that is not there; one that cannot be read or written (EACCES, EROFS, EDQUOT; 2 is ENOENT); a library; limits.
+SELECT file, sqlstate, error, message, unit.fault(file, sqlstate, error, message)
+FROM (VALUES
+    ('md.c', '58P01', 2, 'base/1/2'), ('md.c', '58P02', 17, 'base/1/2'), ('md.c', '58P01', 2, 'pg_tblspc/1/2'), ('md.c', '58030', 5, 'base/1/2'),
+    ('genfile.c', '58P01', 2, 'nothing'), ('dfmgr.c', '58P01', 2, 'library'), ('dfmgr.c', '42883', 0, 'another library'),
+    ('fd.c', '42501', 13, ''), ('md.c', '42501', 30, ''), ('md.c', 'XX000', 122, ''), ('mcxt.c', 'XX000', 13, ''), ('lmgr.c', '42501', 13, ''),
+    ('fd.c', '53400', 0, ''), ('postgres.c', '57014', 0, ''), ('libpq.c', '08006', 0, ''), ('lock.c', '22012', 0, '')) AS f (file, sqlstate, error, message);
 
 SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
 SET client_min_messages = warning;

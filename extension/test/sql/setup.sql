@@ -16,7 +16,7 @@ CREATE FUNCTION unit.operations() RETURNS SETOF text LANGUAGE c STRICT AS :'unit
 CREATE FUNCTION unit.used_sequences() RETURNS SETOF regclass LANGUAGE c STRICT AS :'unit', 'unit_used_sequences';
 CREATE FUNCTION unit.write_set() RETURNS bytea LANGUAGE c STRICT AS :'unit', 'unit_write_set';
 CREATE FUNCTION unit.apply(operations bytea) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_apply';
-CREATE FUNCTION unit.failure_passes(file text, sqlstate text) RETURNS boolean LANGUAGE c STRICT AS :'unit', 'unit_failure_passes';
+CREATE FUNCTION unit.fault(file text, sqlstate text, error int DEFAULT 0, message text DEFAULT '') RETURNS text LANGUAGE c STRICT AS :'unit', 'unit_fault';
 CREATE FUNCTION unit.damage(bytes bytea, seed bigint) RETURNS bytea LANGUAGE c STRICT AS :'unit', 'unit_damage';
 CREATE FUNCTION unit.lag_in_queue(pages int) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_lag_in_queue';
 CREATE FUNCTION unit.limit_memory(more bigint) RETURNS void LANGUAGE c AS :'unit', 'unit_limit_memory';

@@ -24,7 +24,7 @@
 PG_FUNCTION_INFO_V1(unit_write_set);
 PG_FUNCTION_INFO_V1(unit_apply);
 PG_FUNCTION_INFO_V1(unit_damage);
-PG_FUNCTION_INFO_V1(unit_failure_passes);
+PG_FUNCTION_INFO_V1(unit_fault);
 
 static void
 unit_failure_in_function(void *arg)
@@ -98,22 +98,26 @@ unit_apply(PG_FUNCTION_ARGS)
 }
 
 /*
- * unit_failure_passes(file text, sqlstate text) returns boolean: would an ERROR
- * that this file of the server raises, below a function, pass in the apply worker?
+ * unit_fault(file text, sqlstate text, error int, message text) returns text: whose
+ * fault would an ERROR be that this file of the server raises, below a function?
  */
 Datum
-unit_failure_passes(PG_FUNCTION_ARGS)
+unit_fault(PG_FUNCTION_ARGS)
 {
+	static const char *const faults[] = {"passes", "lacks", "data", "write set"};
 	char	   *state = text_to_cstring(PG_GETARG_TEXT_PP(1));
-	ErrorData	edata = {.elevel = ERROR, .filename = text_to_cstring(PG_GETARG_TEXT_PP(0))};
+	ErrorData	edata = {
+		.elevel = ERROR, .filename = text_to_cstring(PG_GETARG_TEXT_PP(0)),
+		.saved_errno = PG_GETARG_INT32(2), .message = text_to_cstring(PG_GETARG_TEXT_PP(3))
+	};
 	ErrorContextCallback callback = {.callback = unit_failure_in_function, .previous = error_context_stack};
-	bool		passes;
+	OtFault		fault;
 
 	edata.sqlerrcode = MAKE_SQLSTATE(state[0], state[1], state[2], state[3], state[4]);
 	error_context_stack = &callback;
-	passes = ot_apply_failure_passes(&edata);
+	fault = ot_apply_fault(&edata);
 	error_context_stack = callback.previous;
-	PG_RETURN_BOOL(passes);
+	PG_RETURN_TEXT_P(cstring_to_text(faults[fault]));
 }
 
 /*

@@ -49,6 +49,13 @@ async fn what_fails_in_another_region_fails_at_commit() {
              end if;
              return v;
          end $$;
+         create function reads_file_elsewhere(v text) returns text immutable language plpgsql as $$
+         begin
+             if current_setting('onetrip.region') <> 'a' then
+                 perform pg_read_file('nothing');
+             end if;
+             return v;
+         end $$;
          create function catches(v text) returns text immutable language plpgsql as $$
          begin
              perform 1 / length(left(v, 0));
@@ -75,6 +82,10 @@ async fn what_fails_in_another_region_fails_at_commit() {
     local.must("create role only_a").await;
     local.must(&format!("create tablespace only_a location '{}'", folder.path().display())).await;
 
+    let library = onetrip_lab::postgres_bin().join("../lib/moddatetime.so");
+    std::fs::copy(library, folder.path().join("only_a.so")).unwrap();
+    a.must(&format!("set dynamic_library_path = '{}'", folder.path().display())).await;
+
     let of_b = "select last_value || ' ' || is_called from s";
     let before = text(&b, of_b).await.unwrap();
     for (statements, code, about) in [
@@ -85,10 +96,16 @@ async fn what_fails_in_another_region_fails_at_commit() {
             "nothing is here",
         ),
         ("create index on t (busy_elsewhere(v))", "55P03", "it says that it is busy"),
+        ("create index on t (reads_file_elsewhere(v))", "58P01", "could not open file"),
         ("create index on t (waits_elsewhere(v))", "55000", "cannot wait while an entry is applied"),
         ("create index on t (shouts_elsewhere(v))", "P0001", "xxxx / yyyy"),
         ("grant select on t to only_a", "42704", "role \"only_a\" does not exist"),
         ("alter table t owner to only_a", "42704", "role \"only_a\" does not exist"),
+        (
+            "create function only_a() returns trigger language c as 'only_a', 'moddatetime'",
+            "58P01",
+            "could not access file \"only_a\"",
+        ),
         ("create table u (id int primary key) tablespace only_a", "42704", "tablespace \"only_a\" does not exist"),
     ] {
         let error = a.refused(statements).await;

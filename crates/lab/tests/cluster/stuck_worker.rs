@@ -51,7 +51,7 @@ async fn a_region_that_cannot_apply_an_entry_is_copied_from_another() {
     // The message is longer than what the worker's status keeps of it, which is all that its node is told.  A function
     // has chosen the SQLSTATE, which is that of a shutdown.
     fragile_in_b(&lab, "raise 'not in this region: % %', v, repeat('-', 1000) using errcode = '57P01'").await;
-    a.must("create table here (v text) using heap").await;
+    a.must("create table here (v text) using heap; create table lost (id int); insert into lost values (1)").await;
     lab.everywhere().await;
     b.must("alter system set onetrip.rebuild_after = '2s'").await;
     b.must("select pg_reload_conf()").await;
@@ -74,7 +74,21 @@ async fn a_region_that_cannot_apply_an_entry_is_copied_from_another() {
     std::fs::remove_file(lab.node(1).folder().join("healed")).unwrap();
     shows(&lab, 1, 2).await;
     lab.everywhere().await;
-    lab.check_equal(1).await;
+
+    // A file of a table is lost.
+    std::fs::remove_file(lab.node(1).folder().join("healed")).unwrap();
+    let file = text(&lab.session(1).await.client, "select pg_relation_filepath('lost')").await.unwrap();
+    lab.node(1).stop().await.unwrap();
+    std::fs::remove_file(lab.node(1).postgres_data().join(file)).unwrap();
+    lab.node(1).start().unwrap();
+    a.must("insert into lost values (2)").await;
+    until("region b has it again", HEALED, || async {
+        Ok(number(&lab.connect(1).await?, "select count(*) from lost").await? == 2)
+    })
+    .await
+    .unwrap();
+    lab.everywhere().await;
+    lab.check_equal(2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

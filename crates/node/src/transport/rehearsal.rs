@@ -168,7 +168,8 @@ async fn try_once(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Optio
         return Some(Answer::Untried(TOO_MUCH.into()));
     }
     let said = error.as_db_error()?;
-    // An error that a function raises is no lock and no timeout, whatever its SQLSTATE.
+    // The server knows what has raised the error, and gives a failure of the write set the routine of RAISE.  In the
+    // first release only RAISE itself has it.
     if passes(said.code().code()) && said.routine() != Some("exec_stmt_raise") {
         return Some(Answer::Untried(said.message().to_string()));
     }
@@ -224,7 +225,7 @@ async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result
     Ok((client, heard))
 }
 
-/// Whether this error goes away by itself, and so has nothing to do with what was tried.
+/// Whether this error, of which the server does not say that it is a failure, has nothing to do with what was tried.
 fn passes(sqlstate: &str) -> bool {
     matches!(sqlstate.get(..2), Some("40" | "53" | "57" | "58" | "08")) || sqlstate == "55P03"
 }
