@@ -99,6 +99,49 @@ ddl_check_renamed_role(const char *name)
 }
 
 /*
+ * Nodes are that superuser in their servers, and without one a region cannot even
+ * be copied anew.
+ */
+static void
+ddl_check_altered_role(const RoleSpec *role, const char *what)
+{
+	if (what != NULL && ot_in_replicated_database() && get_rolespec_oid(role, true) == BOOTSTRAP_SUPERUSERID)
+		ot_ddl_refuse(psprintf("%s of role \"%s\", as which nodes connect to their servers", what,
+							   GetUserNameFromId(BOOTSTRAP_SUPERUSERID, false)),
+					  "Keep clients from using that role in pg_hba.conf.");
+	ddl_check_warn_elsewhere("roles", "Change roles");
+}
+
+/* What of the statement would cut nodes off, or NULL. */
+static const char *
+ddl_check_shuts_out(const AlterRoleStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, "canlogin") == 0 && !boolVal(option->arg))
+			return "NOLOGIN";
+		if (strcmp(option->defname, "superuser") == 0 && !boolVal(option->arg))
+			return "NOSUPERUSER";
+	}
+	return NULL;
+}
+
+/* Without such a library, no session of the role begins. */
+static const char *
+ddl_check_preloads(const AlterRoleSetStmt *stmt)
+{
+	const char *name = stmt->setstmt->kind == VAR_SET_VALUE || stmt->setstmt->kind == VAR_SET_CURRENT ?
+		stmt->setstmt->name : "";
+
+	return stmt->role != NULL && (pg_strcasecmp(name, "session_preload_libraries") == 0 ||
+								  pg_strcasecmp(name, "local_preload_libraries") == 0) ? "preloaded libraries" : NULL;
+}
+
+/*
  * Checks statements in every database of the server: the replicated database
  * must be neither dropped nor renamed, and changes in other databases of it, of
  * roles and of tablespaces get a warning, since they are not replicated.
@@ -147,9 +190,13 @@ ot_ddl_check_everywhere(Node *stmt)
 			foreach(lc, ((GrantStmt *) stmt)->objects)
 				ddl_check_shared_object(((GrantStmt *) stmt)->objtype, lfirst(lc));
 			return;
-		case T_CreateRoleStmt:
 		case T_AlterRoleStmt:
+			ddl_check_altered_role(((AlterRoleStmt *) stmt)->role, ddl_check_shuts_out((AlterRoleStmt *) stmt));
+			return;
 		case T_AlterRoleSetStmt:
+			ddl_check_altered_role(((AlterRoleSetStmt *) stmt)->role, ddl_check_preloads((AlterRoleSetStmt *) stmt));
+			return;
+		case T_CreateRoleStmt:
 		case T_DropRoleStmt:
 		case T_GrantRoleStmt:
 			ddl_check_warn_elsewhere("roles", "Change roles");
