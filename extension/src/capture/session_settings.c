@@ -30,6 +30,8 @@
 #include "access/toast_compression.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_namespace.h"
+#include "commands/defrem.h"
+#include "commands/tablespace.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "tcop/tcopprot.h"
@@ -286,6 +288,26 @@ session_settings_put_count(StringInfo ops, int at, int count)
 	ops->data[at + 1] = (char) (count >> 8);
 }
 
+/*
+ * Of a statement.  A session may outlive what its setting names: that is then like
+ * the one which everybody has, and other regions would not take the name.
+ */
+static void
+session_settings_put_of_statement(StringInfo ops, const char *name, int *count)
+{
+	const char *value = GetConfigOption(name, true, false);
+
+	if (value == NULL)
+		return;
+	if (strcmp(name, "default_tablespace") == 0 && value[0] != '\0' && !OidIsValid(get_tablespace_oid(value, true)))
+		value = "";
+	else if (strcmp(name, "default_table_access_method") == 0 && !OidIsValid(get_table_am_oid(value, true)))
+		value = "onetrip";
+	ot_put_str(ops, name);
+	ot_put_str(ops, value);
+	(*count)++;
+}
+
 /* The name under which the value that RESET search_path would set is sent. */
 #define RESET_SEARCH_PATH "=search_path"
 
@@ -312,10 +334,7 @@ ot_session_settings_put_all(StringInfo ops)
 	for (int i = 0; i < lengthof(settings); i++)
 		session_settings_put_one(ops, settings[i].name, &count);
 	for (int i = 0; i < lengthof(statement_settings); i++)
-	{
-		if (GetConfigOption(statement_settings[i], true, false) != NULL)
-			session_settings_put_one(ops, statement_settings[i], &count);
-	}
+		session_settings_put_of_statement(ops, statement_settings[i], &count);
 	session_settings_put_custom(ops, &count);
 	session_settings_put_count(ops, at, count);
 }

@@ -162,10 +162,27 @@ async fn what_travels_about_them(lab: &Lab) {
     let why = a.refused("create table placed.nowhere (id int) tablespace fast").await;
     assert_eq!(why.code().code(), "42704", "{}", why.message());
     assert!(why.message().contains("\"c\""), "{}", why.message());
+    // sessions outlive what their settings name
+    a.must("create access method passing type table handler heap_tableam_handler").await;
+    a.must("set default_tablespace = fast").await;
+    b.must("set default_table_access_method = passing").await;
     for region in 0..2 {
         let local = self::local(lab, region).await;
         local.must("drop tablespace fast").await;
     }
+    c.must("drop access method passing").await;
+    lab.everywhere().await;
+    a.must("create table placed.anywhere (id int primary key)").await;
+    b.must("create index on placed.anywhere (id)").await;
+    lab.everywhere().await;
+    are_in(
+        lab,
+        "slow",
+        number(&a, "select count(*) from pg_class where reltablespace <> 0 and relnamespace = 'placed'::regnamespace")
+            .await
+            .unwrap(),
+    )
+    .await;
 }
 
 async fn an_index_stays_where_others_have_it(lab: &Lab) {
