@@ -79,7 +79,7 @@ ddl_setting_items(ArrayType *array)
 static const char *
 ddl_setting_unchecked_name(const char *name)
 {
-	static const char *const of_session[] = {"role", "session_authorization", "transaction_isolation",
+	static const char *const of_session[] = {"role", "session_authorization", "temp_tablespaces", "transaction_isolation",
 	"log_parser_stats", "log_planner_stats", "log_executor_stats", "log_statement_stats"};
 
 	if (strchr(name, '.') != NULL)

@@ -162,6 +162,15 @@ async fn what_travels_about_them(lab: &Lab) {
     let why = a.refused("create table placed.nowhere (id int) tablespace fast").await;
     assert_eq!(why.code().code(), "42704", "{}", why.message());
     assert!(why.message().contains("\"c\""), "{}", why.message());
+    // a name that may be stored where nobody knows it; elsewhere the role lacks the privilege
+    c.must("set role placer; alter role placer set temp_tablespaces = fast; reset role").await;
+    lab.everywhere().await;
+    lab.shows(
+        "select setconfig::text from pg_db_role_setting where setrole = 'placer'::regrole",
+        "{temp_tablespaces=fast}",
+    )
+    .await;
+    c.must("alter role placer reset all").await;
     // sessions outlive what their settings name
     a.must("create access method passing type table handler heap_tableam_handler").await;
     a.must("set default_tablespace = fast").await;
