@@ -31,6 +31,7 @@
 
 #include "access/genam.h"
 #include "access/heapam.h"
+#include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/multixact.h"
 #include "access/stratnum.h"
@@ -416,6 +417,11 @@ ot_apply_rows_close(void)
  * toaster may move out these columns and no others, and the target size is so
  * small that it moves them all.
  *
+ * What an update leaves alone may be in line here although it was out of line
+ * there: VACUUM FULL and CLUSTER store each value as the column's storage now
+ * says.  If the row would not fit into a page, the toaster may move out other
+ * columns, too, as far as it must.
+ *
  * An invalidation in that time rebuilds the relation: it then has a new
  * descriptor and new options.  Its old descriptor survives, since it is pinned;
  * its old options are freed, so the forced options are allocated as the
@@ -430,7 +436,7 @@ typedef struct Storage
 } Storage;
 
 static void
-apply_row_force_storage(Storage *saved, OpenTable *table, const OtRowRead *row)
+apply_row_force_storage(Storage *saved, OpenTable *table, const OtRowRead *row, bool fits)
 {
 	Relation	rel = table->rel;
 	TupleDesc	desc = RelationGetDescr(rel);
@@ -452,7 +458,8 @@ apply_row_force_storage(Storage *saved, OpenTable *table, const OtRowRead *row)
 
 		saved->attstorage[i] = att->attstorage;
 		if (att->attlen == -1)
-			att->attstorage = TYPSTORAGE_PLAIN;
+			att->attstorage = fits || !table->info->columns[i].can_move_out ?
+				TYPSTORAGE_PLAIN : TYPSTORAGE_MAIN;
 		OT_ATTRIBUTE_CHANGED(desc, i);
 	}
 	for (int i = 0; i < row->nparts; i++)
@@ -494,7 +501,7 @@ apply_row_insert_row(OpenTable *table, TupleTableSlot *row, const OtRowRead *rea
 		table_tuple_insert(table->rel, row, GetCurrentCommandId(true), options, NULL);
 		return;
 	}
-	apply_row_force_storage(&storage, table, read);
+	apply_row_force_storage(&storage, table, read, true);
 	PG_TRY();
 	{
 		table_tuple_insert(table->rel, row, GetCurrentCommandId(true), options, NULL);
@@ -506,6 +513,19 @@ apply_row_insert_row(OpenTable *table, TupleTableSlot *row, const OtRowRead *rea
 	PG_END_TRY();
 }
 
+/* Does new_row fit into a page, if what is in line in it stays there? */
+static bool
+apply_row_fits(OpenTable *table, const OtRowRead *read)
+{
+	TupleTableSlot *row = table->new_row;
+	TupleDesc	desc = row->tts_tupleDescriptor;
+	Size		size = MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(desc->natts)) +
+		heap_compute_data_size(desc, row->tts_values, row->tts_isnull);
+
+	/* what is out of line in the entry is counted as a shorter pointer */
+	return size + read->nparts * TOAST_POINTER_SIZE <= MaxHeapTupleSize;
+}
+
 static TM_Result
 apply_row_update_row(OpenTable *table, const OtRowRead *read, OtUpdateIndexes *update_indexes)
 {
@@ -513,12 +533,13 @@ apply_row_update_row(OpenTable *table, const OtRowRead *read, OtUpdateIndexes *u
 	LockTupleMode lockmode;
 	Storage		storage;
 	volatile TM_Result result = TM_Ok;
+	bool		fits = apply_row_fits(table, read);
 
-	if (!read->out_of_line)
+	if (!read->out_of_line && fits)
 		return table_tuple_update(table->rel, &table->old_row->tts_tid, table->new_row,
 								  GetCurrentCommandId(true), GetActiveSnapshot(),
 								  InvalidSnapshot, true, &failure, &lockmode, update_indexes);
-	apply_row_force_storage(&storage, table, read);
+	apply_row_force_storage(&storage, table, read, fits);
 	PG_TRY();
 	{
 		result = table_tuple_update(table->rel, &table->old_row->tts_tid, table->new_row,

@@ -180,6 +180,7 @@ rel_info_describe_column(OtColumn *column, Form_pg_attribute att)
 	if (column->dropped)
 		return;
 	column->type = att->atttypid;
+	column->can_move_out = TypeIsToastable(att->atttypid);
 	column->contains_names = ot_type_contains_names(att->atttypid);
 }
 

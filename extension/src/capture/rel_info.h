@@ -20,6 +20,8 @@ typedef struct OtColumn
 {
 	bool		dropped;
 	bool		is_varlena;
+	bool		can_move_out;	/* its values may be stored out of line, whatever its
+								 * own storage */
 	bool		contains_names;	/* its values may contain OIDs, or be refused */
 	Oid			type;
 } OtColumn;

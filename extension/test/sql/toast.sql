@@ -110,6 +110,36 @@ SELECT unit.apply(:'write_set'::bytea);
 SELECT id, length(a), pg_column_size(a) < 1000 AS compressed, length(b), length(c) FROM shrinks;
 ROLLBACK;
 
+-- A value that an UPDATE leaves alone is out of line there, and in line where VACUUM FULL has stored it as its column now says.
+CREATE TABLE rewritten (id int PRIMARY KEY, a bytea, d bytea, e bytea);
+CREATE TABLE rewritten_plain (LIKE rewritten INCLUDING INDEXES);
+ALTER TABLE rewritten ALTER e SET STORAGE MAIN;
+ALTER TABLE rewritten_plain ALTER e SET STORAGE PLAIN;
+INSERT INTO rewritten VALUES (1, bytes(5000));
+INSERT INTO rewritten_plain TABLE rewritten;
+ALTER TABLE rewritten ALTER a SET STORAGE MAIN;
+ALTER TABLE rewritten_plain ALTER a SET STORAGE PLAIN;
+BEGIN;
+UPDATE rewritten SET e = bytes(4500), d = bytes(10000);
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+BEGIN;
+UPDATE rewritten_plain SET e = bytes(4500);
+SELECT unit.write_set() AS plain_write_set \gset
+ROLLBACK;
+VACUUM FULL rewritten;
+VACUUM FULL rewritten_plain;
+SELECT relname, pg_relation_size(reltoastrelid) AS out_of_line FROM pg_class
+    WHERE relname LIKE 'rewritten%' AND relkind = 'r' ORDER BY relname;
+BEGIN;
+SELECT unit.apply(:'write_set'::bytea);
+SELECT id, length(a), length(d), length(e) FROM rewritten;
+ROLLBACK;
+BEGIN;
+SELECT unit.apply(:'plain_write_set'::bytea);
+SELECT id, length(a), length(d), length(e) FROM rewritten_plain;
+ROLLBACK;
+
 -- A dropped column's value that is still there, out of line, in a table without an identity.
 CREATE TABLE dropped (a int, big text, b text);
 INSERT INTO dropped SELECT g, noise(20000, g::text), noise(20000, 'b' || g) FROM generate_series(1, 3) g;
