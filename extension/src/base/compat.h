@@ -289,13 +289,17 @@ typedef RangeTblEntry OtPermissions;
 	 (rte)->requiredPerms = 0)
 #endif
 
-/* 18: a NOT NULL may be NOT VALID: rows from before may have NULL. */
+/*
+ * 18: a NOT NULL may be NOT VALID: rows from before may have NULL.  It is a
+ * constraint with a name, of a kind that tables have none of before.
+ */
 #if PG_VERSION_NUM >= 180000
 #define OT_IS_NOT_NULL(desc, i) \
 	(TupleDescCompactAttr(desc, i)->attnullability == ATTNULLABLE_VALID)
 #else
 #define OT_IS_NOT_NULL(desc, i) (TupleDescAttr(desc, i)->attnotnull)
 #endif
+#define OT_CONSTRAINT_NOT_NULL 'n'
 
 /*
  * 18: a bitmap scan takes counters for EXPLAIN as well; a bitmap's iterator

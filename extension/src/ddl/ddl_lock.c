@@ -7,6 +7,8 @@
  * After most of these statements, a row that was written before them has
  * another meaning:
  *	- ALTER SCHEMA ... RENAME: tables have other names;
+ *	- NOT NULL that is found to hold (PostgreSQL 18), by which a unique index may
+ *	  become what tells rows apart: they have other keys;
  *	- changes of types that have values (a renamed label of an enum, a domain's
  *	  constraint, a composite's attributes);
  *	- replacing or altering a function that computes values of an index, or a
@@ -48,6 +50,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_inherits.h"
@@ -139,9 +142,9 @@ ddl_lock_relation(Oid relid)
 }
 
 /*
- * The lock that makes a unique index of the table valid.  If rows have neither a
- * primary key nor a replica identity, the index may become what tells them apart
- * (rel_info.c), and their keys change.
+ * The lock that makes a unique index of the table valid, or its columns NOT NULL.
+ * If rows have neither a primary key nor a replica identity, the index may become
+ * what tells them apart (rel_info.c), and their keys change.
  */
 LOCKMODE
 ot_ddl_unique_index_lock(Oid table)
@@ -157,20 +160,54 @@ ot_ddl_unique_index_lock(Oid table)
 	return mode;
 }
 
+/* Locks the table and its children, those of them whose rows may be told apart otherwise. */
 static void
-ddl_lock_for_unique_index(IndexStmt *stmt)
+ddl_lock_where_keys_change(Oid relid)
 {
-	Oid			relid = stmt->relation ? RangeVarGetRelid(stmt->relation, NoLock, true) : InvalidOid;
 	ListCell   *lc;
 
-	if (!stmt->unique || stmt->concurrent || stmt->whereClause != NULL || !OidIsValid(relid) ||
-		!OT_OWNS_RELATION(relid))
-		return;
 	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
 	{
 		lock_mode = ot_ddl_unique_index_lock(lfirst_oid(lc));
 		if (lock_mode == ExclusiveLock)
 			ddl_lock_relation(lfirst_oid(lc));
+	}
+}
+
+static void
+ddl_lock_for_unique_index(IndexStmt *stmt)
+{
+	Oid			relid = stmt->relation ? RangeVarGetRelid(stmt->relation, NoLock, true) : InvalidOid;
+
+	if (stmt->unique && !stmt->concurrent && stmt->whereClause == NULL && OidIsValid(relid) &&
+		OT_OWNS_RELATION(relid))
+		ddl_lock_where_keys_change(relid);
+}
+
+/* From VALIDATE CONSTRAINT of a NOT NULL on, a unique index counts that did not before. */
+static void
+ddl_lock_for_validation(AlterTableStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->cmds)
+	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+		Oid			relid = command->subtype == AT_ValidateConstraint ?
+			RangeVarGetRelid(stmt->relation, NoLock, true) : InvalidOid;
+		HeapTuple	tuple;
+		bool		is_not_null;
+
+		if (!OidIsValid(relid) || !OT_OWNS_RELATION(relid))
+			continue;
+		tuple = SearchSysCache1(CONSTROID,
+								ObjectIdGetDatum(get_relation_constraint_oid(relid, command->name, true)));
+		if (!HeapTupleIsValid(tuple))
+			continue;
+		is_not_null = ((Form_pg_constraint) GETSTRUCT(tuple))->contype == OT_CONSTRAINT_NOT_NULL;
+		ReleaseSysCache(tuple);
+		if (is_not_null)
+			ddl_lock_where_keys_change(relid);
 	}
 }
 
@@ -670,6 +707,8 @@ ot_ddl_lock_relations(Node *stmt)
 				if (OidIsValid(relid) && OT_OWNS_RELATION(relid))
 					ddl_lock_relations_of_type(get_rel_type_id(relid));
 			}
+			else
+				ddl_lock_for_validation((AlterTableStmt *) stmt);
 			break;
 		default:
 			break;
