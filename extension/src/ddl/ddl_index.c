@@ -486,17 +486,22 @@ ot_index_propose(Oid table, Oid index)
 {
 	FormData_pg_index state;
 	Oid			original = ot_reindex_original(index);
+	LOCKMODE	mode = OidIsValid(original) ? AccessExclusiveLock : ot_ddl_unique_index_lock(table);
 	Relation	rel;
 	Oid			user;
 	int			sec_context;
 	char	   *text;
 
-	if (!ot_index_try_lock(table, OidIsValid(original) ? AccessExclusiveLock : ot_ddl_unique_index_lock(table)))
+	if (!ot_index_try_lock(table, mode))
 		return;
 	ot_ddl_take_schema_key();
 	if (ot_reindex_original(index) != original || !ot_index_read_state(index, &state) || state.indrelid != table ||
-		(state.indisvalid && !OidIsValid(original)) || !ot_index_is_built(index, &state))
+		(state.indisvalid && !OidIsValid(original)) || !ot_index_is_built(index, &state) ||
+		mode < ot_ddl_unique_index_lock(table))
 		return;
+	/* EXCLUSIVE keeps out those who have only locked rows, which the lock's own key does not */
+	if (mode == ExclusiveLock)
+		ot_ddl_take_relation_key(table);
 	text = psprintf("REINDEX INDEX %s",
 					quote_qualified_identifier(get_namespace_name(get_rel_namespace(index)), get_rel_name(index)));
 	rel = relation_open(table, NoLock);

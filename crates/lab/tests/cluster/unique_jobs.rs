@@ -26,7 +26,7 @@ async fn unique_indexes_become_valid_in_all_regions_at_once() {
         .await;
     lab.everywhere().await;
     subjects!(lab, 1;
-        enforced_everywhere, with_writers, one_value_in_all_regions, duplicates_from_before,
+        enforced_everywhere, with_writers, with_referrers, one_value_in_all_regions, duplicates_from_before,
         a_duplicate_from_where_it_is_not_built, a_duplicate_while_it_is_built, a_value_that_is_too_long, waits_for_those_who_build,
         never_valid_with_duplicates, renamed_and_dropped, what_needs_a_valid_index, killed_while_it_is_built, killed_before_it_is_valid, away
     );
@@ -130,6 +130,45 @@ async fn with_writers(lab: &Lab) {
     all_valid(lab, "item_written").await;
     lab.everywhere().await;
     lab.session(0).await.must("drop index item_written").await;
+    lab.everywhere().await;
+}
+
+/// It becomes what tells rows apart, so it also excludes those who have only locked rows, as foreign keys do.
+async fn with_referrers(lab: &Lab) {
+    let [a, _, c] = lab.sessions().await;
+    a.must(
+        "create table plain (a int unique, b int not null); insert into plain select g, g from generate_series(1, 2) g;
+         create table referrer (id serial primary key, a int references plain (a))",
+    )
+    .await;
+    lab.everywhere().await;
+    for _ in 0..2 {
+        hold_worker(&c, true).await;
+        let building = beside(lab, 0, "create unique index concurrently plain_b on plain (b)").await;
+        built_in_two(&a, "plain_b").await;
+        let refer = |region: usize| {
+            let (session, building) = (lab.session(region), &building);
+            async move {
+                let session = session.await;
+                while !building.is_finished() {
+                    if let Err(error) = session.run(&format!("insert into referrer (a) values ({region})")).await {
+                        assert_eq!(error.code().map(|code| code.code()), Some("40001"), "region {region}: {error:?}");
+                    }
+                }
+            }
+        };
+        tokio::join!(hold_worker(&c, false), refer(1), refer(2));
+        building.await.unwrap().unwrap_or_else(|e| panic!("{e:?}"));
+        all_valid(lab, "plain_b").await;
+        lab.everywhere().await;
+        a.must("drop index plain_b").await;
+        lab.everywhere().await;
+    }
+    for (region, session) in lab.sessions().await.iter().enumerate() {
+        let handovers = number(session, "select handovers from onetrip.status").await.unwrap();
+        assert_eq!(handovers, 0, "region {region}: a decided transaction stood in the way");
+    }
+    a.must("drop table referrer, plain").await;
     lab.everywhere().await;
 }
 
