@@ -46,6 +46,7 @@ onetrip_client_authentication(Port *port, int status)
 	if (prev_client_authentication_hook)
 		prev_client_authentication_hook(port, status);
 	ot_session_watch_errors();
+	ot_unread_watch();
 	if (status == STATUS_OK && port->database_name != NULL &&
 		strcmp(port->database_name, ot_database) == 0)
 		ot_position_wait_caught_up();

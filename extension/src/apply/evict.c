@@ -40,8 +40,9 @@
  *												other way to tell it
  *	END_MS after the mark		SIGTERM			ends the session whatever it does:
  *												COPY with a client that neither
- *												sends nor reads, or a loop that
- *												catches all errors
+ *												sends nor reads, an ERROR that is
+ *												not read (unread.c), or a loop
+ *												that catches all errors
  *
  * A session that runs a statement gets a plain cancel rather than the
  * conflict, which would end a session inside a savepoint or an exception block

@@ -215,6 +215,7 @@ ot_commit_init(void)
 	ot_cost_init();
 	ot_traced_init();
 	ot_everywhere_init();
+	ot_unread_init();
 	ot_row_lock_init();
 }
 
@@ -678,6 +679,7 @@ commit_decide(void (*wrap) (void), OtVerdict *verdict)
 	/* raises ERROR if the transaction was evicted */
 	ot_turn_begin_proposing(txn);
 	HOLD_INTERRUPTS();
+	ot_unread_is_waited_for();
 	commit_enter(COMMIT_PROPOSING);
 	ot_cost_mark(OT_COST_PROPOSED);
 	commit_propose_and_wait(txn, verdict);
@@ -1002,6 +1004,7 @@ commit_xact_callback(XactEvent event, void *arg)
 			commit_at_pre_commit();
 			break;
 		case XACT_EVENT_COMMIT:
+			ot_unread_is_waited_for();
 			ot_functions_commit_begins(false);
 			commit_at_commit();
 			ot_subscription_at_commit();
@@ -1009,6 +1012,7 @@ commit_xact_callback(XactEvent event, void *arg)
 			ot_retry_at_end();
 			break;
 		case XACT_EVENT_ABORT:
+			ot_unread_is_waited_for();
 			ot_functions_commit_begins(false);
 			commit_at_abort();
 			ot_subscription_at_abort();

@@ -71,4 +71,7 @@ extern void ot_session_init(void);
 extern void ot_session_watch_errors(void);
 extern void ot_session_note_failures(OtFailureCallback callback);
 
+/* unread.c */
+extern void ot_unread_watch(void);
+
 #endif							/* ONETRIP_COMMIT_H */

@@ -210,6 +210,10 @@ extern void ot_session_keep_watching(void);
 extern void ot_session_end_later(void);
 extern void ot_session_end_if_told(void);
 
+/* unread.c; one more is in commit.h */
+extern void ot_unread_init(void);
+extern void ot_unread_is_waited_for(void);
+
 /* turn.c */
 extern void ot_turn_begin_proposing(OtTxnId txn);
 extern void ot_turn_publish(void);

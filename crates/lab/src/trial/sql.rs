@@ -111,6 +111,7 @@ const OWN: &[&str] = &[
     "traced.c",
     "trips.c",
     "turn.c",
+    "unread.c",
     "unseen.c",
     "user_context.c",
     "verdict.c",

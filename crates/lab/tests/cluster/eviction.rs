@@ -1,8 +1,9 @@
 //! A local transaction in the way of another region's change is evicted, and is told why.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::lab::{builder, number, only_errors, start, start_from, until, Lab, Session, SOON};
+use crate::lab::{builder, number, only_errors, start, start_from, until, Lab, Raw, Session, SOON};
 use tokio_postgres::error::{DbError, SqlState};
 
 async fn with_rows(name: &'static str, about: &str) -> Lab {
@@ -266,7 +267,11 @@ async fn a_reader(lab: &Lab) {
 
 /// A cluster in which `onetrip.max_apply_delay` is too long to ever pass, unless a test sets it.
 async fn patient(name: &'static str, about: &str) -> Lab {
-    let lab = start_from(name, about, builder().postgres_setting("onetrip.max_apply_delay", "10min")).await;
+    delayed(name, about, "10min").await
+}
+
+async fn delayed(name: &'static str, about: &str, max_apply_delay: &str) -> Lab {
+    let lab = start_from(name, about, builder().postgres_setting("onetrip.max_apply_delay", max_apply_delay)).await;
     lab.session(0)
         .await
         .must("create table t (id int primary key, v int); insert into t select g, 0 from generate_series(1, 50) g")
@@ -407,4 +412,89 @@ async fn copy_to_a_client_that_does_not_read(lab: &Lab) {
     arrives(lab, 1, position).await;
     drop(stream);
     only_errors(lab, 1, "", "40001", 1);
+}
+
+/// Far more than sockets hold.
+const UNREAD: &str = "repeat('x', 20000000)";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_does_not_read_an_error_does_not_hold_up_another_region() {
+    let lab = delayed("eviction_unread", "a session whose client does not read gives way", "1s").await;
+    let error = format!("select {UNREAD}::int");
+    // The savepoint is rolled back already, and the row stays locked.
+    let syntax = format!("'{}'", "x".repeat(20_000_000));
+    let aborted = ["savepoint s", "select 1 / 0", &syntax];
+    unread(&lab, &["update t set v = 1 where id = 1", &error], "update t set v = 2 where id = 1").await;
+    unread(&lab, &[&["update t set v = 1 where id = 2"], &aborted[..]].concat(), "update t set v = 2 where id = 2")
+        .await;
+    unread(&lab, &["select * from t where id = 3", &error], "alter table t add column w int").await;
+    read_late(&lab, &error).await;
+    lab.check_equal(1).await;
+}
+
+/// Waits until a session waits for its client; and how to ask whether it is still there.
+async fn blocked(lab: &Lab, region: usize) -> (Session, String) {
+    let watcher = lab.session(region).await;
+    let query = "select coalesce(max(pid), 0) from pg_stat_activity where wait_event = 'ClientWrite'";
+    let pid = AtomicI64::new(0);
+    let seen = || async {
+        pid.store(number(&watcher, query).await?, Ordering::Relaxed);
+        Ok(pid.load(Ordering::Relaxed) > 0)
+    };
+    until("the server waits for its client", SOON, seen).await.unwrap();
+    (watcher, format!("select count(*) from pg_stat_activity where pid = {}", pid.into_inner()))
+}
+
+/// The last statement's answer is not read.
+async fn unread(lab: &Lab, statements: &[&str], change: &str) {
+    lab.everywhere().await;
+    let mut client = Raw::open(lab, 1).await;
+    client.send("begin").await;
+    for statement in statements {
+        client.answer().await;
+        client.send(statement).await;
+    }
+    let (watcher, is_there) = blocked(lab, 1).await;
+    let position = change_in_a(lab, change).await;
+    arrives(lab, 1, position).await;
+    until("its session ends", SOON, || async { Ok(number(&watcher, &is_there).await? == 0) }).await.unwrap();
+}
+
+/// Whoever is in nobody's way may take its time, and gets all.
+async fn read_late(lab: &Lab, error: &str) {
+    let mut client = Raw::open(lab, 1).await;
+    client.send("begin; update t set v = 3 where id = 4").await;
+    client.answer().await;
+    client.send(error).await;
+    let (watcher, is_there) = blocked(lab, 1).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(number(&watcher, &is_there).await.unwrap(), 1, "its session was ended");
+    assert_eq!(client.answer().await, "EZ");
+    client.send("rollback").await;
+    assert_eq!(client.answer().await, "CZ");
+}
+
+/// PostgreSQL tells at level DEBUG2 what goes with a temporary table, in the middle of COMMIT: others wait for its turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_does_not_read_at_commit_does_not_stop_its_region() {
+    let lab = patient("eviction_unread_commit", "a COMMIT whose client does not read").await;
+    let columns: Vec<String> = (0..1_500).map(|i| format!("{}_{i} int default 1", "c".repeat(55))).collect();
+    lab.everywhere().await;
+    let mut client = Raw::open(&lab, 1).await;
+    client.send("begin; update t set v = 1 where id = 1").await;
+    assert_eq!(client.answer().await, "CCZ");
+    for table in 0..12 {
+        client
+            .send(&format!("create temporary table {}_{table} ({}) on commit drop", "t".repeat(55), columns.join(", ")))
+            .await;
+        assert_eq!(client.answer().await, "CZ");
+    }
+    client.send("set client_min_messages = debug2").await;
+    client.answer().await;
+    client.send("commit").await;
+    let (watcher, is_there) = blocked(&lab, 1).await;
+    watcher.must("update t set v = 2 where id = 2").await;
+    until("its session ends", SOON, || async { Ok(number(&watcher, &is_there).await? == 0) }).await.unwrap();
+    lab.shows("select sum(v) from t", "3").await;
+    lab.check_equal(1).await;
 }

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use onetrip_lab::cluster::ClusterBuilder;
 use onetrip_lab::{crashes, Cluster, Topology};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_postgres::error::{DbError, SqlState};
@@ -315,6 +317,50 @@ impl Session {
     }
 }
 
+/// Bytes of the protocol: a driver that is told to run two statements does not send two Executes before one Sync, and
+/// always reads.
+pub struct Raw(pub TcpStream);
+
+impl Raw {
+    pub async fn open(lab: &Lab, region: usize) -> Raw {
+        let mut raw = Raw(TcpStream::connect(("127.0.0.1", lab.node(region).postgres_port())).await.expect("connect"));
+        let parameters = b"\0\x03\0\0user\0postgres\0database\0onetrip\0\0";
+        let length = (parameters.len() as u32 + 4).to_be_bytes();
+        raw.0.write_all(&[&length, &parameters[..]].concat()).await.expect("send");
+        raw.answer().await;
+        raw
+    }
+
+    pub fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+        [&[kind], &(body.len() as u32 + 4).to_be_bytes()[..], body].concat()
+    }
+
+    pub async fn send(&mut self, sql: &str) {
+        let query = Raw::message(b'Q', &[sql.as_bytes(), b"\0"].concat());
+        self.0.write_all(&query).await.expect("send");
+    }
+
+    /// Parse, Bind and Execute.
+    pub fn execute(sql: &str) -> Vec<u8> {
+        let parse = [b"\0", sql.as_bytes(), b"\0\0\0"].concat();
+        [Raw::message(b'P', &parse), Raw::message(b'B', b"\0\0\0\0\0\0\0\0"), Raw::message(b'E', b"\0\0\0\0\0")]
+            .concat()
+    }
+
+    /// The kinds of the messages up to ReadyForQuery.
+    pub async fn answer(&mut self) -> String {
+        let mut kinds = String::new();
+        while !kinds.ends_with('Z') {
+            let kind = bounded("an answer", self.0.read_u8()).await.expect("a kind");
+            let length = self.0.read_u32().await.expect("a length");
+            let mut body = vec![0; length as usize - 4];
+            self.0.read_exact(&mut body).await.expect("a body");
+            kinds.push(char::from(kind));
+        }
+        kinds
+    }
+}
+
 /// What a session was told that had to lose to others: SQLSTATE 40001, as the error of its statement, or before that as
 /// the end of the session.
 pub async fn lost(result: Result<(), tokio_postgres::Error>, loser: Session) -> DbError {
@@ -509,7 +555,7 @@ pub fn only_errors(lab: &Lab, region: usize, program: &str, state: &str, at_leas
 /// GET on the port of a region's node: the status and the body.
 pub async fn ask(lab: &Lab, region: usize, path: &str) -> Result<(u16, String)> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let mut stream = tokio::net::TcpStream::connect(lab.node(region).http()).await.context("connect")?;
+    let mut stream = TcpStream::connect(lab.node(region).http()).await.context("connect")?;
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;

@@ -3,11 +3,12 @@
 
 use std::future::Future;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncWriteExt;
 use tokio_postgres::error::SqlState;
 
-use crate::lab::{apart, bounded, builder, is, number, start_from, subjects, text, told, until, Lab, Session, SOON};
+use crate::lab::{
+    apart, bounded, builder, is, number, start_from, subjects, text, told, until, Lab, Raw, Session, SOON,
+};
 
 const ROUNDS: i64 = 10;
 
@@ -366,44 +367,6 @@ async fn without_retries_one_of_two_fails(lab: &Lab) {
     }
     assert!(failed > 0, "no round met");
     lab.shows("select v from hot where id = 6", &(2 * ROUNDS - failed).to_string()).await;
-}
-
-/// Bytes of the protocol: drivers that are told to run two statements do not send two Executes before one Sync.
-struct Raw(TcpStream);
-
-impl Raw {
-    async fn open(lab: &Lab, region: usize) -> Raw {
-        let mut raw = Raw(TcpStream::connect(("127.0.0.1", lab.node(region).postgres_port())).await.expect("connect"));
-        let parameters = b"\0\x03\0\0user\0postgres\0database\0onetrip\0\0";
-        let length = (parameters.len() as u32 + 4).to_be_bytes();
-        raw.0.write_all(&[&length, &parameters[..]].concat()).await.expect("send");
-        raw.answer().await;
-        raw
-    }
-
-    fn message(kind: u8, body: &[u8]) -> Vec<u8> {
-        [&[kind], &(body.len() as u32 + 4).to_be_bytes()[..], body].concat()
-    }
-
-    /// Parse, Bind and Execute.
-    fn execute(sql: &str) -> Vec<u8> {
-        let parse = [b"\0", sql.as_bytes(), b"\0\0\0"].concat();
-        [Raw::message(b'P', &parse), Raw::message(b'B', b"\0\0\0\0\0\0\0\0"), Raw::message(b'E', b"\0\0\0\0\0")]
-            .concat()
-    }
-
-    /// The kinds of the messages up to ReadyForQuery.
-    async fn answer(&mut self) -> String {
-        let mut kinds = String::new();
-        while !kinds.ends_with('Z') {
-            let kind = bounded("an answer", self.0.read_u8()).await.expect("a kind");
-            let length = self.0.read_u32().await.expect("a length");
-            let mut body = vec![0; length as usize - 4];
-            self.0.read_exact(&mut body).await.expect("a body");
-            kinds.push(char::from(kind));
-        }
-        kinds
-    }
 }
 
 /// Two statements before one Sync are one transaction: the first must not be committed when the second one fails.
