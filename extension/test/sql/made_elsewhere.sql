@@ -136,6 +136,18 @@ CREATE FUNCTION refused() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT count(
 CREATE OR REPLACE FUNCTION typed(other.id%TYPE) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE OR REPLACE PROCEDURE typed(int) LANGUAGE sql AS 'SELECT 1';
 
+-- A session may outlive what its setting names.
+CREATE ACCESS METHOD passing TYPE TABLE HANDLER heap_tableam_handler;
+SET default_table_access_method = passing;
+DROP ACCESS METHOD passing;
+BEGIN;
+CREATE VIEW outlives AS SELECT 1 AS one;
+SELECT unit.write_set() AS operations \gset
+ROLLBACK;
+SELECT unit.apply(:'operations');
+SELECT one FROM outlives;
+RESET default_table_access_method;
+
 SET client_min_messages = warning;
 DROP SCHEMA "Imported" CASCADE;
 DROP SCHEMA made_elsewhere CASCADE;
