@@ -48,6 +48,7 @@
 #include "parser/parse_type.h"
 #include "pgstat.h"
 #include "storage/latch.h"
+#include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "utils/acl.h"
@@ -224,8 +225,12 @@ ddl_make_way_look_at_named(Dependents *dependents, ObjectType type, Node *name)
 
 	if (rel != NULL)
 		relation_close(rel, NoLock);
-	if (OidIsValid(object.objectId))
-		ddl_make_way_look_at(dependents, object);
+	if (!OidIsValid(object.objectId))
+		return;
+	/* it may be temporary itself, and its session must be able to drop it */
+	if (rel == NULL)
+		UnlockDatabaseObject(object.classId, object.objectId, 0, AccessShareLock);
+	ddl_make_way_look_at(dependents, object);
 }
 
 static void
@@ -380,6 +385,9 @@ ddl_make_way_look_at_statement(Dependents *dependents, Node *stmt)
 			if (((CreateStatsStmt *) stmt)->defnames != NIL)
 				ddl_make_way_look_at_named(dependents, OBJECT_STATISTIC_EXT,
 										   (Node *) ((CreateStatsStmt *) stmt)->defnames);
+			break;
+		case T_AlterStatsStmt:
+			ddl_make_way_look_at_named(dependents, OBJECT_STATISTIC_EXT, (Node *) ((AlterStatsStmt *) stmt)->defnames);
 			break;
 		case T_AlterDomainStmt:
 			ddl_make_way_look_at_named(dependents, OBJECT_DOMAIN,

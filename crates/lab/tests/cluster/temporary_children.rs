@@ -18,6 +18,7 @@ async fn temporary_children_of_replicated_tables() {
         its_transaction_is_under_way,
         its_server_has_crashed,
         a_table_that_had_one_becomes_a_view,
+        statistics_of_that_name_end_their_session,
     );
 }
 
@@ -163,4 +164,17 @@ async fn a_table_that_had_one_becomes_a_view(lab: &Lab) {
     a.must("set onetrip.rehearse = off; create rule \"_RETURN\" as on select to seen do instead select 5 as id").await;
     lab.shows("select id::text from seen", "5").await;
     a.must("drop view seen").await;
+}
+
+/// In the other regions IF EXISTS finds nothing.
+async fn statistics_of_that_name_end_their_session(lab: &Lab) {
+    let [a, b, _] = lab.sessions().await;
+    b.must("create temporary table measured (x int, y int); create statistics st on x, y from measured").await;
+    a.must("create role no_owner; grant usage on schema public to no_owner").await;
+    lab.everywhere().await;
+    a.must("set onetrip.rehearse = off; set role no_owner").await;
+    a.must("alter statistics if exists public.st set statistics 10").await;
+    lab.everywhere().await;
+    until("the session has ended", HEALED, || async { Ok(b.run("select 1").await.is_err()) }).await.unwrap();
+    a.must("reset role; drop owned by no_owner; drop role no_owner").await;
 }
