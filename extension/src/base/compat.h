@@ -450,6 +450,15 @@ ot_bitmap_next_page(OtBitmapIterator *iterator, BlockNumber *block, bool *lossy,
 #define OT_LOCK_VXID(lock) ((VirtualTransactionId) {(lock)->backend, (lock)->lxid})
 #endif
 
+/* 16, 17: expressions of SQL's own JSON language, such as JSON_VALUE, as cases of a switch. */
+#if PG_VERSION_NUM >= 170000
+#define OT_CASES_OF_JSON case T_JsonValueExpr: case T_JsonIsPredicate: case T_JsonExpr: case T_JsonBehavior:
+#elif PG_VERSION_NUM >= 160000
+#define OT_CASES_OF_JSON case T_JsonValueExpr: case T_JsonIsPredicate:
+#else
+#define OT_CASES_OF_JSON
+#endif
+
 /*
  * 17: SET EXPRESSION.  Such a command of ALTER TABLE makes the indexes of the
  * column anew from their definitions.

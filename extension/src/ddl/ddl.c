@@ -118,6 +118,7 @@ typedef struct Recorded
 								 * did not name them */
 	Oid			index;			/* that CREATE INDEX CONCURRENTLY has made */
 	List	   *functions;		/* that it has made */
+	List	   *relations;		/* likewise, but for those of an extension */
 } Recorded;
 
 /* A TRUNCATE under way. */
@@ -894,6 +895,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		ot_ddl_check_dependencies(statement.functions);
 	if (is_temporary)
 		ot_ddl_check_made(made);
+	ot_ddl_check_relations(statement.relations);
 	if (OidIsValid(statement.index))
 		ot_index_await(statement.index);
 }
@@ -984,6 +986,13 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 
 		recorded->functions = lappend_oid(recorded->functions, object_id);
+		MemoryContextSwitchTo(old);
+	}
+	if (class_id == RelationRelationId && access == OAT_POST_CREATE && recorded != NULL && !creating_extension)
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+		recorded->relations = lappend_oid(recorded->relations, object_id);
 		MemoryContextSwitchTo(old);
 	}
 	if (recorded != NULL && (access == OAT_DROP || (access == OAT_POST_ALTER &&

@@ -184,6 +184,7 @@ extern bool ot_ddl_differs_elsewhere(Node *expression);
 extern bool ot_ddl_uses_temporary(Node *expression);
 extern bool ot_ddl_type_is_built_in(Oid type);
 extern bool ot_ddl_is_built_in(Node *expression);
+extern void ot_ddl_check_relations(List *relations);
 
 /* ddl_subscription.c */
 extern void ot_ddl_truncates_by_worker(Relation rel);

@@ -16,6 +16,9 @@
  * client_encoding, which does not travel.  User functions are trusted if they
  * are declared IMMUTABLE, and only then.
  *
+ * Each region also computes what is in its indexes, and which partition a row
+ * belongs in.  So what a statement makes of that kind is refused if it may differ.
+ *
  * The cluster test elsewhere.rs calls each function of the server and compares.
  *
  * It also knows expressions that depend on no definition that may change next to a
@@ -32,10 +35,12 @@
 
 #include "access/htup_details.h"
 #include "access/transam.h"
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_language.h"
+#include "catalog/pg_partitioned_table.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "nodes/nodeFuncs.h"
@@ -147,6 +152,13 @@ elsewhere_looks_at_bytes(const char *name)
 		strcmp(name, "btrecordimagecmp") == 0;
 }
 
+/* PostgreSQL's own functions use a configuration or a dictionary of text search, whatever its OID. */
+static bool
+elsewhere_is_number(Oid type)
+{
+	return type != REGCONFIGOID && type != REGDICTIONARYOID && ot_type_is_by_oid(type);
+}
+
 static bool
 elsewhere_contains_names(Oid type)
 {
@@ -220,10 +232,10 @@ elsewhere_function_differs(Oid function, void *context)
 	if (func_volatile(function) != PROVOLATILE_IMMUTABLE)
 		return function >= FirstNormalObjectId || !elsewhere_is_alike(function) ||
 			elsewhere_follows_visibility(function, context, args);
-	if (elsewhere_any_argument_is(args, ot_type_is_by_oid))
-		return true;
 	if (function >= FirstNormalObjectId)
-		return false;
+		return elsewhere_any_argument_is(args, ot_type_is_by_oid);
+	if (elsewhere_any_argument_is(args, elsewhere_is_number))
+		return true;
 	name = get_func_name(function);
 	return elsewhere_is_send_function(name) ||
 		(elsewhere_looks_at_bytes(name) && elsewhere_any_argument_is(args, elsewhere_contains_names));
@@ -325,6 +337,7 @@ elsewhere_node_differs(Node *node)
 		case T_RowExpr:
 		case T_ScalarArrayOpExpr:
 		case T_SubscriptingRef:
+		OT_CASES_OF_JSON
 			return false;
 		default:
 			return true;
@@ -398,11 +411,41 @@ ot_ddl_uses_temporary(Node *expression)
 	return elsewhere_walk_for_temporary(expression, NULL);
 }
 
+/* The object of a reg* type whose OID it is, or NULL. */
+static Node *
+elsewhere_named_object(Node *node)
+{
+	RelabelType *relabel = (RelabelType *) node;
+
+	return IsA(node, RelabelType) && relabel->resulttype == OIDOID &&
+		ot_type_is_by_oid(exprType((Node *) relabel->arg)) ? (Node *) relabel->arg : NULL;
+}
+
+/* Two objects, of which it asks whether they are the same, as in every region; NIL: it does not. */
+static List *
+elsewhere_compared_objects(Node *node)
+{
+	OpExpr	   *compare = (OpExpr *) node;
+	Node	   *left;
+	Node	   *right;
+
+	if (!IsA(node, OpExpr) || (compare->opfuncid != F_OIDEQ && compare->opfuncid != F_OIDNE))
+		return NIL;
+	left = elsewhere_named_object(linitial(compare->args));
+	right = elsewhere_named_object(lsecond(compare->args));
+	return left != NULL && right != NULL ? list_make2(left, right) : NIL;
+}
+
 static bool
 elsewhere_walk_differs(Node *node, void *context)
 {
+	List	   *objects;
+
 	if (node == NULL)
 		return false;
+	objects = elsewhere_compared_objects(node);
+	if (objects != NIL)
+		return expression_tree_walker((Node *) objects, elsewhere_walk_differs, context);
 	if (elsewhere_node_differs(node) || elsewhere_uses_temporary(node) ||
 		(!elsewhere_asks_for_setting_that_travels(node) &&
 		 check_functions_in_node(node, elsewhere_function_differs, node)))
@@ -482,4 +525,64 @@ bool
 ot_ddl_is_built_in(Node *expression)
 {
 	return !elsewhere_walk_for_foreign(expression, NULL);
+}
+
+/* Does the stored expression, of a column of a catalog, differ? */
+static bool
+elsewhere_stored_differs(int cache, HeapTuple tuple, AttrNumber column)
+{
+	bool		isnull;
+	Datum		stored = SysCacheGetAttr(cache, tuple, column, &isnull);
+
+	return !isnull && ot_ddl_differs_elsewhere(stringToNode(TextDatumGetCString(stored)));
+}
+
+static bool
+elsewhere_index_differs(Oid index)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	Oid			table;
+	bool		differs;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	table = ((Form_pg_index) GETSTRUCT(tuple))->indrelid;
+	/* where rows are each region's own, so is what is computed from them */
+	differs = (get_rel_relkind(table) == RELKIND_PARTITIONED_TABLE || ot_contents_of_travel(table)) &&
+		(elsewhere_stored_differs(INDEXRELID, tuple, Anum_pg_index_indexprs) ||
+		 elsewhere_stored_differs(INDEXRELID, tuple, Anum_pg_index_indpred));
+	ReleaseSysCache(tuple);
+	return differs;
+}
+
+static bool
+elsewhere_partition_key_differs(Oid table)
+{
+	HeapTuple	tuple = SearchSysCache1(PARTRELID, ObjectIdGetDatum(table));
+	bool		differs;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	differs = elsewhere_stored_differs(PARTRELID, tuple, Anum_pg_partitioned_table_partexprs);
+	ReleaseSysCache(tuple);
+	return differs;
+}
+
+/* Called after a statement that is recorded, with the relations that it has made. */
+void
+ot_ddl_check_relations(List *relations)
+{
+	ListCell   *lc;
+
+	if (relations != NIL)
+		CommandCounterIncrement();
+	foreach(lc, relations)
+	{
+		if (elsewhere_index_differs(lfirst_oid(lc)))
+			ot_ddl_refuse("an index of values that may differ between regions",
+						  "Compute from what is the same in every region, such as the name of an object in a column of type text.");
+		if (elsewhere_partition_key_differs(lfirst_oid(lc)))
+			ot_ddl_refuse("a partition key that may differ between regions",
+						  "Compute from what is the same in every region, such as the name of an object in a column of type text.");
+	}
 }

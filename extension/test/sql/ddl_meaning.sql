@@ -319,6 +319,39 @@ SELECT unit.apply(:'alters'::bytea);
 :order;
 ROLLBACK;
 
+-- What is computed from OIDs is in no index and no partition key, unless it only says which object it is.
+CREATE TYPE of_mood AS ENUM ('x', 'y');
+CREATE TABLE by_oid (id int PRIMARY KEY, r regclass, m of_mood);
+CREATE TABLE by_oid_here (id int PRIMARY KEY, r regclass) USING heap;
+CREATE FUNCTION refused(statement text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE message text;
+BEGIN
+    EXECUTE statement;
+    RETURN 'done';
+EXCEPTION WHEN feature_not_supported THEN
+    GET STACKED DIAGNOSTICS message = MESSAGE_TEXT;
+    RETURN message;
+END $$;
+SELECT statement, refused(statement) FROM unnest(ARRAY[
+    $$CREATE INDEX ON by_oid ((id + 'by_oid'::regclass::oid::int))$$,
+    $$CREATE UNIQUE INDEX ON by_oid (id) WHERE id > 'by_oid'::regclass::oid::int$$,
+    $$CREATE UNIQUE INDEX ON by_oid ((r::oid::int8 % 10))$$,
+    $$CREATE UNIQUE INDEX ON by_oid (id) WHERE r::oid::int8 % 2 = 0$$,
+    $$CREATE INDEX ON by_oid (hashenum(m))$$,
+    $$CREATE INDEX ON by_oid (id) WHERE r < 'by_oid'::regclass$$,
+    $$ALTER TABLE by_oid ADD EXCLUDE USING btree ((r::oid::int8) WITH =)$$,
+    $$CREATE TABLE parted_by_oid (id int) PARTITION BY LIST ((id + 'by_oid'::regclass::oid::int))$$,
+    $$CREATE TABLE parted_by_oid (id int, m of_mood) PARTITION BY RANGE (hashenum(m))$$,
+    $$CREATE TABLE made_by_oid (id int, r regclass, EXCLUDE USING btree (id WITH =) WHERE (r::oid = 7))$$,
+    $$CREATE INDEX ON by_oid (id) WHERE r = 'by_oid'::regclass AND m <> 'x'$$,
+    $$CREATE INDEX ON by_oid ((r = 'by_oid'::regclass))$$,
+    $$CREATE INDEX ON by_oid USING gin (to_tsvector('english', id::text)) WHERE to_tsvector('simple'::regconfig, 'a') @@ 'a'::tsquery$$,
+    $$CREATE INDEX ON by_oid (r, m)$$,
+    $$CREATE INDEX ON by_oid (id) WHERE m > 'x' AND r IS NOT NULL$$,
+    $$CREATE INDEX ON by_oid_here ((r::oid::int8))$$
+]) AS statement;
+DROP TABLE by_oid, by_oid_here;
+
 -- The extension cannot be moved or changed.
 DROP EXTENSION onetrip;
 DROP EXTENSION IF EXISTS onetrip CASCADE;
