@@ -459,15 +459,18 @@ ot_bitmap_next_page(OtBitmapIterator *iterator, BlockNumber *block, bool *lossy,
 #define OT_CASES_OF_JSON
 #endif
 
-/*
- * 17: SET EXPRESSION.  Such a command of ALTER TABLE makes the indexes of the
- * column anew from their definitions.
- */
+/* 17: SET EXPRESSION. */
 #if PG_VERSION_NUM >= 170000
-#define OT_MAKES_INDEXES_ANEW(subtype) ((subtype) == AT_AlterColumnType || (subtype) == AT_SetExpression)
+#define OT_SETS_EXPRESSION(subtype) ((subtype) == AT_SetExpression)
 #else
-#define OT_MAKES_INDEXES_ANEW(subtype) ((subtype) == AT_AlterColumnType)
+#define OT_SETS_EXPRESSION(subtype) false
 #endif
+
+/*
+ * Such a command of ALTER TABLE gives a column other values, and makes its indexes,
+ * and foreign keys that refer to it, anew from their definitions.
+ */
+#define OT_MAKES_INDEXES_ANEW(subtype) ((subtype) == AT_AlterColumnType || OT_SETS_EXPRESSION(subtype))
 
 /* 17: a partitioned table may have an access method, for its partitions. */
 #if PG_VERSION_NUM >= 170000

@@ -320,7 +320,7 @@ ddl_check_refers_to_new(Node *node, void *context)
 	return name != NULL && !ot_ddl_keeps_column(altered->commands, altered->relid, name);
 }
 
-/* Does the statement give the column another type? */
+/* Does the statement give the column another type, or another expression? */
 static bool
 ddl_check_converts(List *commands, const char *name)
 {
@@ -330,7 +330,7 @@ ddl_check_converts(List *commands, const char *name)
 	{
 		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
 
-		if (command->subtype == AT_AlterColumnType && strcmp(command->name, name) == 0)
+		if (OT_MAKES_INDEXES_ANEW(command->subtype) && strcmp(command->name, name) == 0)
 			return true;
 	}
 	return false;
@@ -449,6 +449,20 @@ ddl_check_adds_same(ParseState *pstate, Relation rel, List *commands, AlterTable
 	return of_type == NULL || ddl_check_computes_same(pstate, of_type, column->typeName);
 }
 
+/* Would SET EXPRESSION give existing rows the same values in every region? */
+static bool
+ddl_check_sets_same(ParseState *pstate, Relation rel, List *commands, AlterTableCmd *command)
+{
+	AttrNumber	attnum = get_attnum(RelationGetRelid(rel), command->name);
+	Form_pg_attribute att;
+
+	if (attnum <= 0)
+		return true;
+	att = TupleDescAttr(RelationGetDescr(rel), attnum - 1);
+	return ddl_check_generates_same(pstate, rel, commands, command->def,
+									makeTypeNameFromOid(att->atttypid, att->atttypmod));
+}
+
 static bool
 ddl_check_converts_same(ParseState *pstate, Relation rel, AlterTableCmd *command)
 {
@@ -479,7 +493,7 @@ ddl_check_converts_same(ParseState *pstate, Relation rel, AlterTableCmd *command
 	return ddl_check_computes_same(pstate, expression, column->typeName);
 }
 
-/* Does the statement give another type to a column that the foreign key refers to? */
+/* Is such a column one that the foreign key refers to? */
 static bool
 ddl_check_converts_key(HeapTuple tuple, TupleDesc desc, List *commands)
 {
@@ -621,10 +635,13 @@ ddl_check_concerns_rows(AlterTableStmt *stmt)
 
 	foreach(lc, stmt->cmds)
 	{
-		switch (lfirst_node(AlterTableCmd, lc)->subtype)
+		AlterTableType subtype = lfirst_node(AlterTableCmd, lc)->subtype;
+
+		if (OT_MAKES_INDEXES_ANEW(subtype))
+			return true;
+		switch (subtype)
 		{
 			case AT_AddColumn:
-			case AT_AlterColumnType:
 			case AT_SetAccessMethod:
 			case AT_SetLogged:
 				return true;
@@ -689,6 +706,8 @@ ot_ddl_fills(Node *node, const char *query, List **fills, bool *children)
 			*children |= !ddl_check_adds_same(pstate, rel, stmt->cmds, command);
 		else if (command->subtype == AT_AlterColumnType)
 			*children |= !ddl_check_converts_same(pstate, rel, command);
+		else if (OT_SETS_EXPRESSION(command->subtype))
+			*children |= !ddl_check_sets_same(pstate, rel, stmt->cmds, command);
 		free_parsestate(pstate);
 	}
 	will_travel = ddl_check_will_travel(rel, stmt->cmds);
