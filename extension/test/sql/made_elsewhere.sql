@@ -128,10 +128,10 @@ BEGIN;
 SELECT unit.apply(:'operations');
 SELECT rows_of_temporary();
 ROLLBACK;
--- What is not text is refused.
+-- What is not text depends on the table, and is as temporary.
 CREATE TEMP TABLE temporary (id int);
-CREATE FUNCTION refused(a int DEFAULT ('temporary'::regclass)::int) RETURNS int LANGUAGE sql AS 'SELECT 1';
-CREATE FUNCTION refused() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT count(*) FROM temporary; END;
+CREATE FUNCTION as_temporary(a int DEFAULT ('temporary'::regclass)::int) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION as_temporary() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT count(*) FROM temporary; END;
 -- As in PostgreSQL: one NOTICE, and the error for a routine of another kind.
 CREATE OR REPLACE FUNCTION typed(other.id%TYPE) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE OR REPLACE PROCEDURE typed(int) LANGUAGE sql AS 'SELECT 1';

@@ -54,14 +54,14 @@ CREATE FUNCTION labelled(pair) RETURNS pg_temp.label LANGUAGE sql RETURN 'a'::pg
 -- catalogs of such objects.
 CREATE FUNCTION permanent() RETURNS bigint LANGUAGE sql AS $$
     SELECT hashtext(string_agg(r, ' ' ORDER BY r))::bigint FROM (
-        SELECT to_jsonb(o)::text FROM pg_operator o WHERE oprnamespace <> pg_my_temp_schema()
-        UNION ALL SELECT to_jsonb(o)::text FROM pg_opclass o WHERE opcnamespace <> pg_my_temp_schema()
-        UNION ALL SELECT to_jsonb(o)::text FROM pg_opfamily o WHERE opfnamespace <> pg_my_temp_schema()
-        UNION ALL SELECT to_jsonb(o)::text FROM pg_amop o JOIN pg_opfamily f ON f.oid = amopfamily WHERE opfnamespace <> pg_my_temp_schema()
-        UNION ALL SELECT to_jsonb(o)::text FROM pg_amproc o JOIN pg_opfamily f ON f.oid = amprocfamily WHERE opfnamespace <> pg_my_temp_schema()
+        SELECT to_jsonb(o)::text FROM pg_operator o WHERE o.oid >= 16384 AND oprnamespace <> pg_my_temp_schema()
+        UNION ALL SELECT to_jsonb(o)::text FROM pg_opclass o WHERE o.oid >= 16384 AND opcnamespace <> pg_my_temp_schema()
+        UNION ALL SELECT to_jsonb(o)::text FROM pg_opfamily o WHERE o.oid >= 16384 AND opfnamespace <> pg_my_temp_schema()
+        UNION ALL SELECT to_jsonb(o)::text FROM pg_amop o JOIN pg_opfamily f ON f.oid = amopfamily WHERE o.oid >= 16384 AND opfnamespace <> pg_my_temp_schema()
+        UNION ALL SELECT to_jsonb(o)::text FROM pg_amproc o JOIN pg_opfamily f ON f.oid = amprocfamily WHERE o.oid >= 16384 AND opfnamespace <> pg_my_temp_schema()
         UNION ALL SELECT to_jsonb(o)::text FROM pg_statistic_ext o JOIN pg_class c ON c.oid = stxrelid WHERE relpersistence <> 't'
-        UNION ALL SELECT relname FROM pg_class WHERE relpersistence <> 't'
-        UNION ALL SELECT to_jsonb(o)::text FROM pg_type o WHERE typnamespace <> pg_my_temp_schema()
+        UNION ALL SELECT relname FROM pg_class WHERE oid >= 16384 AND relpersistence <> 't'
+        UNION ALL SELECT to_jsonb(o)::text FROM pg_type o WHERE o.oid >= 16384 AND typnamespace <> pg_my_temp_schema()
     ) s(r)
 $$;
 CREATE FUNCTION comes_to(statement text) RETURNS text LANGUAGE plpgsql AS $$

@@ -228,7 +228,8 @@ async fn what_other_temporary_objects_depend_on_is_dropped(lab: &Lab) {
     let a = lab.session(0).await;
     a.must(
         "create table viewed (id int primary key); create type pair as (a int); create domain small as int;
-         create type kind as enum ('x'); create type sort as enum ('x'); create schema inside create table deep (id int primary key);
+         create type kind as enum ('x'); create type sort as enum ('x');
+         create schema inside create table deep (id int primary key);
          create function one() returns int language sql as 'select 1'; create role owning; create role left_over;
          create table owned (id int primary key); alter table owned owner to left_over; create extension citext",
     )
@@ -324,7 +325,8 @@ async fn check_does_not_see_it(lab: &Lab) {
     b.must("create procedure p(inout item) language plpgsql as 'begin end'").await;
     b.must("comment on function f(int) is 'x'; grant execute on function f(int) to pg_monitor").await;
     b.must("create function counts() returns bigint language sql return (select count(*) from item)").await;
-    b.must("create function again() returns bigint language sql return counts(); grant execute on function again() to pg_monitor").await;
+    b.must("create function again() returns bigint language sql return counts()").await;
+    b.must("grant execute on function again() to pg_monitor").await;
     lab.check_equal(1).await;
     assert!(exists(&b, "f(int)").await);
 }
