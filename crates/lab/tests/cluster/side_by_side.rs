@@ -185,12 +185,14 @@ async fn every_statement(lab: &Lab) {
     equal(lab).await;
 }
 
-/// These name nothing that there is, so that it does not matter what there is.
+/// These name nothing that there is, or change nothing (the index is attached with its table), so that it does not
+/// matter what there is.
 const INDEPENDENT: &[&str] = &[
     "create table as_query as select g, g::text as t from generate_series(1, 20) g",
     "create unlogged table quick (id int primary key)",
     "create table deferred (id int primary key deferrable, u int unique deferrable, exclude (id with =) deferrable)",
     "create sequence counted increment 5 minvalue 5 cache 3",
+    "alter index by_n attach partition part_2_n",
     "drop table if exists never_there",
 ];
 
@@ -228,7 +230,6 @@ async fn each_beside_each(lab: &Lab) {
             one.must(&format!("rollback; {kind}")).await;
         }
     }
-    equal(lab).await;
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
