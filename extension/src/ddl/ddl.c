@@ -819,6 +819,8 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		ot_ddl_lock_relations(node);
 		if (creating_extension)
 			ot_index_jobs_finish(node);
+		else
+			ot_ddl_order_foreign_keys(node);
 	}
 
 	/* Nothing below may look at catalogs in a failed transaction. */

@@ -272,7 +272,6 @@ ddl_share_statement(Node *stmt)
 	switch (nodeTag(stmt))
 	{
 		case T_CreateStmt:
-			return ot_ddl_finds_order(stmt);
 		case T_ViewStmt:
 		case T_RuleStmt:
 		case T_CreateTrigStmt:
@@ -289,7 +288,7 @@ ddl_share_statement(Node *stmt)
 		case T_CreateTableAsStmt:
 			return ((CreateTableAsStmt *) stmt)->objtype == OBJECT_TABLE;
 		case T_AlterTableStmt:
-			return ddl_share_alter_table((AlterTableStmt *) stmt) && ot_ddl_finds_order(stmt);
+			return ddl_share_alter_table((AlterTableStmt *) stmt);
 		case T_RenameStmt:
 			return ddl_share_object(((RenameStmt *) stmt)->renameType);
 		case T_CommentStmt:
@@ -451,7 +450,10 @@ ddl_share_checks_alike(Oid relid)
 	return alike;
 }
 
-/* For CREATE TABLE ... PARTITION OF: a default partition's rows.  Who may not do that need lock nothing. */
+/*
+ * For CREATE TABLE ... PARTITION OF: a default partition's rows, and foreign keys that
+ * have to be put in order.  Who may not do that need lock nothing.
+ */
 static bool
 ddl_share_creates_alike(CreateStmt *stmt)
 {
@@ -461,11 +463,12 @@ ddl_share_creates_alike(CreateStmt *stmt)
 
 	if (!OidIsValid(parent) || !OT_OWNS_RELATION(parent))
 		return true;
-	LockRelationOid(parent, ShareUpdateExclusiveLock);
-	if (get_rel_relkind(parent) != '\0' && OidIsValid(get_default_partition_oid(parent)))
-		alike = ddl_share_checks_alike(parent);
+	LockRelationOid(parent, AccessExclusiveLock);
+	if (get_rel_relkind(parent) != '\0')
+		alike = ot_ddl_finds_order((Node *) stmt) &&
+			(!OidIsValid(get_default_partition_oid(parent)) || ddl_share_checks_alike(parent));
 	if (!alike)
-		UnlockRelationOid(parent, ShareUpdateExclusiveLock);
+		UnlockRelationOid(parent, AccessExclusiveLock);
 	return alike;
 }
 
@@ -492,7 +495,7 @@ ddl_share_alters_alike(AlterTableStmt *stmt, const char *query)
 			LOCKMODE	mode = AlterTableGetLockLevel(stmt->cmds);
 			Oid			relid = AlterTableLookupRelation(stmt, mode);
 
-			if (OidIsValid(relid) && !ddl_share_checks_alike(relid))
+			if (OidIsValid(relid) && !(ot_ddl_finds_order((Node *) stmt) && ddl_share_checks_alike(relid)))
 			{
 				UnlockRelationOid(relid, mode);
 				alike = false;

@@ -204,6 +204,29 @@ ot_ddl_temporary_schema_of_cast(Oid cast)
 	return schema;
 }
 
+/*
+ * Would what is not there be about something temporary: a part of a temporary table,
+ * a function of a temporary type?  In another region, where nothing hides them, the
+ * names may be those of a permanent one.
+ */
+static bool
+ddl_temporary_would_be(ObjectType type, Node *object)
+{
+	bool		is_part = type == OBJECT_TRIGGER || type == OBJECT_RULE || type == OBJECT_POLICY;
+	List	   *table = is_part ? list_copy(castNode(List, object)) : NIL;
+	ListCell   *lc;
+
+	if (is_part)
+		return ddl_temporary_find_relation(makeRangeVarFromNameList(list_delete_last(table))) == FOUND_TEMPORARY;
+	/* an operator may have one operand only */
+	foreach(lc, IsA(object, ObjectWithArgs) ? ((ObjectWithArgs *) object)->objargs : NIL)
+	{
+		if (lfirst(lc) != NULL && ot_type_is_temporary(LookupTypeNameOid(NULL, lfirst_node(TypeName, lc), true)))
+			return true;
+	}
+	return false;
+}
+
 static Found
 ddl_temporary_find(ObjectType type, Node *object)
 {
@@ -267,7 +290,7 @@ ddl_temporary_find(ObjectType type, Node *object)
 			return FOUND_TEMPORARY;
 	}
 	if (!OidIsValid(address.objectId))
-		return FOUND_NOTHING;
+		return ddl_temporary_would_be(type, object) ? FOUND_TEMPORARY : FOUND_NOTHING;
 	if (rel != NULL)
 		return FOUND_OTHER;
 	if (isTempNamespace(get_object_namespace(&address)))

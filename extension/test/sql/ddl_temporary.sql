@@ -332,6 +332,23 @@ END $$;
 SELECT onetrip.pending_bytes();
 ROLLBACK;
 
+-- What is not there would be of something temporary, and the same statement finds what that hides elsewhere.
+CREATE TABLE hidden (id int);
+CREATE TRIGGER x BEFORE INSERT ON hidden FOR EACH ROW EXECUTE FUNCTION subject_trigger();
+CREATE RULE x AS ON DELETE TO hidden DO INSTEAD NOTHING;
+CREATE POLICY x ON hidden USING (true);
+CREATE FUNCTION about(hidden) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION about(int, hidden) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE AGGREGATE about_all(hidden) (SFUNC = about, STYPE = int);
+CREATE OPERATOR ### (RIGHTARG = hidden, FUNCTION = about);
+CREATE TEMP TABLE hidden (id int);
+SELECT s, comes_to(s) FROM unnest(ARRAY[
+    'DROP TRIGGER IF EXISTS x ON hidden', 'DROP RULE IF EXISTS x ON hidden', 'DROP POLICY IF EXISTS x ON hidden',
+    'DROP FUNCTION IF EXISTS about(hidden)', 'DROP ROUTINE IF EXISTS about(hidden[])',
+    'DROP AGGREGATE IF EXISTS about_all(hidden)', 'DROP OPERATOR IF EXISTS ### (NONE, hidden)',
+    'DROP OPERATOR IF EXISTS ### (NONE, int)', 'DROP FUNCTION IF EXISTS about(int)', 'DROP TRIGGER IF EXISTS x ON subject']) s;
+DROP TABLE hidden;
+
 -- Hidden objects are visible again.
 SELECT 'tab'::regclass::text = 'tab' AS shows;
 DROP TABLE child, own CASCADE;

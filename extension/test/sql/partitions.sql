@@ -130,6 +130,10 @@ BEGIN;
 SELECT unit.apply(:'parted'::bytea);
 :names;
 ROLLBACK;
+BEGIN;
+CREATE SCHEMA partitions_3 CREATE TABLE referred_4 PARTITION OF partitions.referred FOR VALUES IN (4);
+:names;
+ROLLBACK;
 DROP TABLE referring;
 
 SET client_min_messages = warning;

@@ -138,7 +138,8 @@ pub(crate) async fn own_session(
     let mut config = tokio_postgres::Config::new();
     config.user("postgres").dbname(database).application_name(application_name).options(format!(
         "-c statement_timeout=1000 -c lock_timeout=100 -c default_transaction_isolation=read\\ committed \
-         -c default_transaction_read_only=on -c role=none -c search_path={SEARCH_PATH} -c onetrip.read=local \
+         -c default_transaction_read_only=on -c role=none -c search_path={SEARCH_PATH} \
+         -c session_preload_libraries= -c local_preload_libraries= -c onetrip.read=local \
          -c onetrip.max_staleness=-1 -c onetrip.max_trips=-1 -c log_min_error_statement=panic",
     ));
     let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(why)?;

@@ -210,8 +210,8 @@ async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result
         "-c statement_timeout={} -c lock_timeout={} -c default_transaction_isolation=read\\ committed \
          -c default_transaction_read_only=off -c session_replication_role=replica -c log_min_messages=fatal \
          -c client_min_messages=error \
-         -c role=none -c search_path={SEARCH_PATH} -c onetrip.read=local -c onetrip.max_staleness=-1 \
-         -c client_connection_check_interval=100",
+         -c role=none -c search_path={SEARCH_PATH} -c session_preload_libraries= -c local_preload_libraries= \
+         -c onetrip.read=local -c onetrip.max_staleness=-1 -c client_connection_check_interval=100",
         rehearsal.timeout_ms, rehearsal.lock_timeout_ms
     );
     let mut config = tokio_postgres::Config::new();
