@@ -12,7 +12,7 @@
  * Another process may move one from the first place to the second at any time;
  * while it does so, it holds fpInfoLock and the partition's lock.  Therefore
  * the slots are read first, then the lists: a lock may be seen twice, but it is
- * never missed.
+ * never missed.  A list that was empty when the slots were read need not be.
  *
  * Runs in backends, at PRE_COMMIT and ABORT.
  *
@@ -44,9 +44,12 @@
 	((OT_FAST_PATH_GROUP_BITS(n) >> (FAST_PATH_BITS * OT_FAST_PATH_SLOT_IN_GROUP(n))) & \
 	 ((1 << FAST_PATH_BITS) - 1))
 
+StaticAssertDecl(NUM_LOCK_PARTITIONS <= 32, "a bit for each partition");
+
 typedef struct LockList
 {
 	bool		catalogs;		/* those on catalogs, else those on other relations */
+	uint32		shared;			/* the partitions in which this process had locks */
 	OtHeldLock *locks;
 	int			count;
 	int			max;
@@ -87,6 +90,11 @@ own_locks_note_fast_path(LockList *list)
 				break;
 			}
 		}
+	}
+	for (int i = 0; i < NUM_LOCK_PARTITIONS; i++)
+	{
+		if (!OT_HAS_NO_SHARED_LOCKS(i))
+			list->shared |= UINT32_C(1) << i;
 	}
 	LWLockRelease(&MyProc->fpInfoLock);
 }
@@ -177,6 +185,8 @@ own_locks_collect(bool catalogs, int *count)
 		LWLock	   *partition = LockHashPartitionLockByIndex(i);
 		PROCLOCK   *proclock = NULL;
 
+		if ((list.shared & (UINT32_C(1) << i)) == 0)
+			continue;
 		LWLockAcquire(partition, LW_SHARED);
 		while ((proclock = ot_next_shared_lock(i, proclock)) != NULL)
 			own_locks_note_shared(&list, proclock);
