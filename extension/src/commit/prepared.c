@@ -279,7 +279,6 @@ bool
 ot_prepared_has_done_here(void)
 {
 	return ot_ddl_has_changed_here() || emitted_in == OT_LXID(MyProc) ||
-		OidIsValid(ot_unseen_written_here()) ||
 		(!ot_write_set_has_statements() && (MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) == 0 &&
 		 ot_unseen_catalog_rows() > 0);
 }

@@ -54,7 +54,10 @@ static const PQcommMethods *socket_methods = NULL;
 static bool is_waited_for = false;
 static TimestampTz give_up_at;	/* in all; 0: its client has taken everything at once */
 
-/* A message is under way, so what the library for TLS says meanwhile is not sent. */
+/*
+ * As in libpq, nothing is sent while something else is: what the library for TLS says,
+ * and what a handler of SIGQUIT does.
+ */
 static bool is_sending = false;
 
 /* ---- nobody ---- */
@@ -184,29 +187,10 @@ unread_put_held(char type, const char *message, size_t length)
 {
 	uint32		count = pg_hton32((uint32) length + 4);
 	char		header[5];
-	bool		sent;
 
-	if (is_sending)
-		return 0;
 	header[0] = type;
 	memcpy(&header[1], &count, sizeof(count));
-	is_sending = true;
-	sent = unread_send_rest() && unread_send(header, sizeof(header)) && unread_send(message, length);
-	is_sending = false;
-	return sent ? 0 : EOF;
-}
-
-static int
-unread_flush_held(void)
-{
-	bool		sent;
-
-	if (is_sending)
-		return 0;
-	is_sending = true;
-	sent = unread_send_rest();
-	is_sending = false;
-	return sent ? 0 : EOF;
+	return unread_send_rest() && unread_send(header, sizeof(header)) && unread_send(message, length) ? 0 : EOF;
 }
 
 /* ---- all that is sent ---- */
@@ -221,14 +205,49 @@ unread_can_end(void)
 static int
 unread_put(char type, const char *message, size_t length)
 {
-	return unread_can_end() ? socket_methods->putmessage(type, message, length) :
+	int			result;
+
+	if (is_sending)
+		return 0;
+	is_sending = true;
+	result = unread_can_end() ? socket_methods->putmessage(type, message, length) :
 		unread_put_held(type, message, length);
+	is_sending = false;
+	return result;
 }
 
 static int
 unread_flush(void)
 {
-	return unread_can_end() ? socket_methods->flush() : unread_flush_held();
+	int			result;
+
+	if (is_sending)
+		return 0;
+	is_sending = true;
+	result = unread_can_end() ? socket_methods->flush() : unread_send_rest() ? 0 : EOF;
+	is_sending = false;
+	return result;
+}
+
+static int
+unread_flush_if_writable(void)
+{
+	int			result;
+
+	if (is_sending)
+		return 0;
+	is_sending = true;
+	result = socket_methods->flush_if_writable();
+	is_sending = false;
+	return result;
+}
+
+/* Also after an error while something was sent. */
+static void
+unread_reset(void)
+{
+	is_sending = false;
+	socket_methods->comm_reset();
 }
 
 /* This process has a client. */
@@ -239,8 +258,10 @@ ot_unread_watch(void)
 
 	socket_methods = PqCommMethods;
 	methods = *socket_methods;
-	methods.putmessage = unread_put;
+	methods.comm_reset = unread_reset;
 	methods.flush = unread_flush;
+	methods.flush_if_writable = unread_flush_if_writable;
+	methods.putmessage = unread_put;
 	PqCommMethods = &methods;
 }
 

@@ -5,8 +5,8 @@
 //! or type.  The rows that it refers to are identified in the same way, and so on, until only names are left.
 //!
 //! Not compared are temporary objects, functions that depend on them, what belongs to the server's other databases, and
-//! the members of an extension that is reported to differ as a whole.  An object that is missing in a region is reported
-//! once, without the objects that depend on it.
+//! the members of an extension that is reported to differ as a whole.  An object that is missing in a region is
+//! reported once, without the objects that depend on it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

@@ -41,7 +41,8 @@ impl Postgres {
         Ok(started)
     }
 
-    /// Starts a server and its subscribers, without distance.  Each runs `sql` first, which gives the same rows each time.
+    /// Starts a server and its subscribers, without distance.  Each runs `sql` first, which gives the same rows each
+    /// time.
     pub async fn start_publisher(subscribers: usize, sql: &str) -> Result<Postgres> {
         let name = format!("PostgreSQL, logical, ANY {} of {subscribers}", subscribers.div_ceil(2));
         let primary = Server::start(&[SETTINGS.as_slice(), &["wal_level=logical"]].concat()).await?;

@@ -1,5 +1,6 @@
 //! The systems side by side on this machine, at the same distances: PostgreSQL alone, PostgreSQL with synchronous
-//! standbys or subscribers, and Onetrip.  They run at the same time and are measured in turn, so only one of them is busy at a time.
+//! standbys or subscribers, and Onetrip.  They run at the same time and are measured in turn, so only one of them is
+//! busy at a time.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

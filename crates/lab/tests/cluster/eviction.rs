@@ -474,7 +474,8 @@ async fn read_late(lab: &Lab, error: &str) {
     assert_eq!(client.answer().await, "CZ");
 }
 
-/// PostgreSQL tells at level DEBUG2 what goes with a temporary table, in the middle of COMMIT: others wait for its turn.
+/// PostgreSQL tells at level DEBUG2 what goes with a temporary table, in the middle of COMMIT: others wait for its
+/// turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_does_not_read_at_commit_does_not_stop_its_region() {
     let lab = patient("eviction_unread_commit", "a COMMIT whose client does not read").await;

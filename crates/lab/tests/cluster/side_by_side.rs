@@ -196,8 +196,8 @@ const INDEPENDENT: &[&str] = &[
     "drop table if exists never_there",
 ];
 
-/// Each kind of statement is carried out beside itself and all before it.  Before that, it is carried out while another session
-/// makes something of each name that it may use: what it is about becomes something else, and it loses.
+/// Each kind of statement is carried out beside itself and all before it.  Before that, it is carried out while another
+/// session makes something of each name that it may use: what it is about becomes something else, and it loses.
 async fn each_beside_each(lab: &Lab) {
     let (one, other) = two(lab).await;
     what_kinds_call(&one).await;
