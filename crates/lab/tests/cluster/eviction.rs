@@ -3,6 +3,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+
 use crate::lab::{builder, number, only_errors, start, start_from, until, Lab, Raw, Session, SOON};
 use tokio_postgres::error::{DbError, SqlState};
 
@@ -430,6 +433,7 @@ async fn a_client_that_does_not_read_an_error_does_not_hold_up_another_region() 
     unread(&lab, &["select * from t where id = 3", &error], "alter table t add column w int").await;
     read_late(&lab, &error).await;
     lab.check_equal(1).await;
+    leaves_at_a_crash(&lab).await;
 }
 
 /// Waits until a session waits for its client; and how to ask whether it is still there.
@@ -472,6 +476,20 @@ async fn read_late(lab: &Lab, error: &str) {
     assert_eq!(client.answer().await, "EZ");
     client.send("rollback").await;
     assert_eq!(client.answer().await, "CZ");
+}
+
+/// When another process crashes, a session that is sending ends by itself: the server does not have to kill it.
+async fn leaves_at_a_crash(lab: &Lab) {
+    let mut client = Raw::open(lab, 1).await;
+    client.send("select repeat('x', 1000) from generate_series(1, 1000000)").await;
+    let (watcher, _) = blocked(lab, 1).await;
+    let own = number(&watcher, "select pg_backend_pid()").await.unwrap();
+    let position = lab.node(1).log("postgres.log").unwrap().len();
+    kill(Pid::from_raw(own as i32), Signal::SIGKILL).expect("kill a backend");
+    let log = || lab.node(1).log("postgres.log").unwrap().split_off(position);
+    let served = "database system is ready to accept connections";
+    until("the server is back", SOON, || async { Ok(log().contains(served)) }).await.unwrap();
+    assert!(!log().contains("issuing SIGKILL"), "{}", log());
 }
 
 /// PostgreSQL tells at level DEBUG2 what goes with a temporary table, in the middle of COMMIT: others wait for its
