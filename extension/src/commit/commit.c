@@ -144,7 +144,6 @@ static struct
 {
 	CommitPhase phase;
 	OtWrittenHere written;
-	bool		knows_written;
 	bool		everywhere;		/* its client waits until all regions show it */
 	OtLogIndex	index;			/* of its entry after a verdict of commit, or of
 								 * the worker's entry */
@@ -540,16 +539,6 @@ commit_propose_and_wait(OtTxnId txn, OtVerdict *verdict)
 	PG_END_TRY();
 }
 
-/*
- * Called when it has lost: may another server have committed its part?  Foreign servers
- * do so at PRE_COMMIT, so that counts as long as its locks have not been looked at.
- */
-bool
-ot_commit_may_be_elsewhere(void)
-{
-	return !committing.knows_written || committing.written.foreign;
-}
-
 /* Then it loses again until somebody ends what is prepared. */
 bool
 ot_commit_lost_to_prepared(void)
@@ -772,7 +761,6 @@ commit_at_pre_commit(void)
 		ot_write_set_entry(own.base);
 	ot_large_object_capture_cuts();
 	ot_held_locks_take_keys(&committing.written, false);
-	committing.knows_written = true;
 	if (ot_prepared_has_done_here())
 		committing.written.any = committing.written.logged = true;
 	ot_reads_take_keys();

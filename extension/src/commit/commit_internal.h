@@ -84,7 +84,6 @@ extern int	ot_commit_trips(void);
 extern void ot_commit_hand_over(const char *what, OtEntryKind kind, void (*wrap) (void));
 extern void ot_commit_keep_user(void);
 extern bool ot_commit_lost_to_prepared(void);
-extern bool ot_commit_may_be_elsewhere(void);
 extern OtLogIndex ot_commit_last_entry(void);
 pg_noreturn extern void ot_commit_raise_unknown(OtTxnId txn);
 extern OtAgent *ot_commit_agent(void);
@@ -116,7 +115,6 @@ typedef struct OtWrittenHere
 {
 	bool		logged;			/* whose COMMIT has to be flushed */
 	bool		any;			/* that, an unlogged or a temporary table */
-	bool		foreign;		/* a foreign table, whose server commits before this one */
 } OtWrittenHere;
 
 /* What it has used besides: names, or NULL. */
@@ -130,6 +128,7 @@ typedef struct OtUsedHere
 } OtUsedHere;
 
 extern void ot_held_locks_take_keys(OtWrittenHere *written, bool to_be_prepared);
+extern bool ot_held_locks_write_foreign(bool defines);
 extern bool ot_held_locks_any(void);
 extern bool ot_held_locks_need_keys(void);
 extern char *ot_held_locks_written_here(void);

@@ -153,7 +153,6 @@ ot_held_locks_take_keys(OtWrittenHere *written, bool to_be_prepared)
 			written->any = true;
 			written->logged |= persistence == RELPERSISTENCE_PERMANENT;
 		}
-		written->foreign |= locks[i].mode >= RowExclusiveLock && relkind == RELKIND_FOREIGN_TABLE;
 		ReleaseSysCache(tuple);
 
 		if (persistence == RELPERSISTENCE_TEMP)
@@ -187,6 +186,25 @@ ot_held_locks_take_keys(OtWrittenHere *written, bool to_be_prepared)
 	pfree(locks);
 	held_locks_take_keys_of_parents(ot_child_left_parents(), AccessExclusiveLock);
 	ot_lock_table_take_keys();
+}
+
+/*
+ * Has this transaction written a foreign table, whose server commits before this one?
+ * `defines`: its statement is DDL, which takes stronger locks than writers without
+ * writing anything.  A table that it has dropped is not found.
+ */
+bool
+ot_held_locks_write_foreign(bool defines)
+{
+	int			count;
+	OtHeldLock *locks = ot_held_locks(&count);
+	bool		found = false;
+
+	for (int i = 0; i < count && !found; i++)
+		found = (defines ? locks[i].mode == RowExclusiveLock : locks[i].mode >= RowExclusiveLock) &&
+			get_rel_relkind(locks[i].relid) == RELKIND_FOREIGN_TABLE;
+	pfree(locks);
+	return found;
 }
 
 /* Does this transaction hold a lock that an applied entry may wait for? */

@@ -95,6 +95,7 @@ typedef struct Retry
 	QueryDesc  *running;		/* the same, or one that was made here */
 	PlannedStmt *utility;		/* then this; it may be gone after the first try */
 	NodeTag		utility_tag;
+	bool		defines;		/* it is DDL */
 	QueryCompletion *completion;
 	LocalTransactionId lxid;	/* of the try */
 	DestReceiver *dest;
@@ -389,7 +390,7 @@ static bool
 retry_may_go_on(Retry *retry)
 {
 	return geterrcode() == OT_ERR_LOST && !ot_commit_lost_to_prepared() &&
-		!(retry->commits && ot_commit_may_be_elsewhere()) && !retry->ends &&
+		!retry->ends && !(retry->commits && ot_held_locks_write_foreign(retry->defines)) &&
 		!ot_commit_id_is_told() &&
 		(retry->lxid == InvalidLocalTransactionId ||
 		 (retry->lxid == OT_LXID(MyProc) && called_once != OT_LXID(MyProc))) &&
@@ -544,6 +545,7 @@ ot_retry_process_utility(PlannedStmt *pstmt, const char *query,
 	retry = palloc0(sizeof(Retry));
 	retry->utility = pstmt;
 	retry->utility_tag = nodeTag(pstmt->utilityStmt);
+	retry->defines = GetCommandLogLevel(pstmt->utilityStmt) == LOGSTMT_DDL;
 	retry->text = query;
 	retry->params = params;
 	retry->completion = completion;
