@@ -16,7 +16,7 @@ SECONDS ?= 60
 
 # Two tests at a time would be in each other's way.
 .NOTPARALLEL:
-.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-long test-18 test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-cluster-long test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs lint-monitoring bench bench-node bench-failover bench-clients bench-return bench-rows bench-heap clean
+.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-long test-18 test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-cluster-long test-ddl-pairs test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs lint-monitoring bench bench-node bench-failover bench-clients bench-return bench-rows bench-heap clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -42,6 +42,7 @@ help:
 	@echo "make test-clients  drivers of five languages: the programs in docs/clients against three regions, one of which is killed;"
 	@echo "             the same through pgbouncer and HAProxy, with the files in docs/clients"
 	@echo "make test-console  the console in a real browser: three regions with load, one of which is killed (PICTURES=folder keeps screenshots)"
+	@echo "make test-ddl-pairs  each kind of DDL that may run beside other DDL, beside each other one"
 	@echo "make test-quickstart  the commands of docs/quickstart.md"
 	@echo "make test-upgrade  the release before this one (scripts/previous-release) and this one in one cluster, there and back under load;"
 	@echo "             PostgreSQL replaced region by region (5 minutes, and a build of that release the first time)"
@@ -121,7 +122,7 @@ demo: setup
 
 # All of these use one profile, so that nothing is built twice.  It has no link-time optimization, which would make the build
 # of each of the many test programs slower.  An overflow panics, and debug assertions are checked, also those of libraries.
-TESTS = test test-long test-18 test-rust test-extension test-sanitizers test-cluster test-cluster-long test-quickstart test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz
+TESTS = test test-long test-18 test-rust test-extension test-sanitizers test-cluster test-cluster-long test-ddl-pairs test-quickstart test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz
 $(TESTS): export CARGO_PROFILE_RELEASE_LTO = off
 $(TESTS): export CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS = true
 $(TESTS): export CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS = true
@@ -149,7 +150,11 @@ test-cluster: setup-tests
 
 # Those marked as long; outcomes need another extension (test-outcomes).
 test-cluster-long: setup-tests
-	scripts/cargo-test.sh --release --locked -p onetrip-lab --test cluster -- --test-threads=2 --ignored --skip outcomes::
+	scripts/cargo-test.sh --release --locked -p onetrip-lab --test cluster -- --test-threads=2 --ignored --skip outcomes:: --skip each_kind_of_ddl
+
+# Part of neither: it takes several minutes.
+test-ddl-pairs: setup-tests
+	scripts/cargo-test.sh --release --locked -p onetrip-lab --test cluster -- --ignored each_kind_of_ddl
 
 # The commands of docs/quickstart.md, as they stand there.
 test-quickstart:
