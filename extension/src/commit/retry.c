@@ -390,11 +390,11 @@ static bool
 retry_may_go_on(Retry *retry)
 {
 	return geterrcode() == OT_ERR_LOST && !ot_commit_lost_to_prepared() &&
-		!retry->ends && !(retry->commits && ot_held_locks_write_foreign(retry->defines)) &&
-		!ot_commit_id_is_told() &&
+		!retry->ends && !ot_commit_id_is_told() &&
 		(retry->lxid == InvalidLocalTransactionId ||
 		 (retry->lxid == OT_LXID(MyProc) && called_once != OT_LXID(MyProc))) &&
-		retry->losses < ot_statement_retries && !proc_exit_inprogress;
+		retry->losses < ot_statement_retries && !proc_exit_inprogress &&
+		!(retry->commits && ot_held_locks_write_foreign(retry->defines));
 }
 
 /* The transaction has lost: begins another one.  Called in PG_CATCH. */

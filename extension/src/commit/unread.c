@@ -18,7 +18,7 @@
  *	- at all in a critical section, and when the process exits.
  *
  * The client has then got a part of a message, so nothing more is sent to it, and the
- * session ends as soon as it can.  The message is not copied: it may be large.
+ * session ends as soon as it can.  A message is not copied whole: it may be large.
  *
  * Runs in backends that have a client, in any state: with locks, in the middle of an
  * error, in critical sections.  So it allocates nothing, waits for no latch and raises no
@@ -182,15 +182,21 @@ unread_send(const char *bytes, size_t length)
 	return true;
 }
 
+#define HEADER_LEN 5
+
 static int
 unread_put_held(char type, const char *message, size_t length)
 {
 	uint32		count = pg_hton32((uint32) length + 4);
-	char		header[5];
+	char		bytes[2048];
+	size_t		with_header = Min(length, sizeof(bytes) - HEADER_LEN);
 
-	header[0] = type;
-	memcpy(&header[1], &count, sizeof(count));
-	return unread_send_rest() && unread_send(header, sizeof(header)) && unread_send(message, length) ? 0 : EOF;
+	/* most errors are as short as that, and leave at once */
+	bytes[0] = type;
+	memcpy(&bytes[1], &count, sizeof(count));
+	memcpy(&bytes[HEADER_LEN], message, with_header);
+	return unread_send_rest() && unread_send(bytes, HEADER_LEN + with_header) &&
+		unread_send(message + with_header, length - with_header) ? 0 : EOF;
 }
 
 /* ---- all that is sent ---- */
