@@ -769,12 +769,11 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	HeapTupleData new_stored;
 	Buffer		old_buffer;
 	Buffer		new_buffer;
-	Datum	   *old_values = palloc(sizeof(Datum) * desc->natts);
-	bool	   *old_nulls = palloc(sizeof(bool) * desc->natts);
+	/* pins the descriptor: an invalidation may replace it, and who pins it only then frees it twice */
+	TupleTableSlot *before = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
 	bits8	   *changed = palloc(BITMAPLEN(desc->natts));
 	OtKeyMode	mode = ot_row_lock_to_mode(lockmode);
 	Bitmapset  *other_forms;
-	TupleTableSlot *before;
 	StringInfo	ops;
 
 	slot_getallattrs(slot);
@@ -782,18 +781,16 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
 	capture_fetch_stored(rel, otid, &old_stored, &old_buffer);
 	capture_fetch_stored(rel, &slot->tts_tid, &new_stored, &new_buffer);
-	heap_deform_tuple(&old_stored, desc, old_values, old_nulls);
-	other_forms = capture_image_of_changes(&image, changed, info, desc, slot, &new_stored, old_values, old_nulls);
+	heap_deform_tuple(&old_stored, desc, before->tts_values, before->tts_isnull);
+	ExecStoreVirtualTuple(before);
+	before->tts_tid = *otid;
+	other_forms = capture_image_of_changes(&image, changed, info, desc, slot, &new_stored,
+										   before->tts_values, before->tts_isnull);
 	/* a key in another form is another key to heap elsewhere, which then locks more */
 	if (unlikely(other_forms != NULL) &&
 		bms_overlap(other_forms, RelationGetIndexAttrBitmap(rel, INDEX_ATTR_BITMAP_KEY)))
 		mode = OT_UPDATE;
 
-	before = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
-	memcpy(before->tts_values, old_values, sizeof(Datum) * desc->natts);
-	memcpy(before->tts_isnull, old_nulls, sizeof(bool) * desc->natts);
-	ExecStoreVirtualTuple(before);
-	before->tts_tid = *otid;
 	capture_take_identity(info, before, mode);
 	/* A heap-only update leaves every indexed column as it was. */
 	if (indexes_changed)
@@ -802,9 +799,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 		capture_check_functions(info, slot);
 		capture_check_fits_everywhere(info, rel, slot, &new_stored);
 	}
-	ExecDropSingleTupleTableSlot(before);
-
-	capture_image_of_key(&key, info, rel, &old_stored, old_values);
+	capture_image_of_key(&key, info, rel, &old_stored, before->tts_values);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'U');
 	ot_put_u16(ops, number);
@@ -812,6 +807,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	ot_row_image_put(ops, &key, info->natts);
 	appendBinaryStringInfo(ops, (char *) changed, BITMAPLEN(info->natts));
 	ot_row_image_put(ops, &image, info->natts);
+	ExecDropSingleTupleTableSlot(before);
 	ReleaseBuffer(new_buffer);
 	ReleaseBuffer(old_buffer);
 	MemoryContextSwitchTo(old);
@@ -872,7 +868,7 @@ bool
 ot_capture_row_key(Relation rel, ItemPointer tid, OtKeyMode *mode, OtHash *hash)
 {
 	OtRelInfo  *info;
-	TupleDesc	desc = RelationGetDescr(rel);
+	TupleDesc	desc;
 	TupleTableSlot *slot;
 	HeapTupleData stored;
 	MemoryContext old;
@@ -890,6 +886,7 @@ ot_capture_row_key(Relation rel, ItemPointer tid, OtKeyMode *mode, OtHash *hash)
 		return false;
 	}
 	info = ot_rel_info(rel);
+	desc = RelationGetDescr(rel);
 	old = MemoryContextSwitchTo(row_context);
 	slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
 	heap_deform_tuple(&stored, desc, slot->tts_values, slot->tts_isnull);

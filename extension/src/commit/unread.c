@@ -191,12 +191,13 @@ unread_put_held(char type, const char *message, size_t length)
 	char		bytes[2048];
 	size_t		with_header = Min(length, sizeof(bytes) - HEADER_LEN);
 
-	/* most errors are as short as that, and leave at once */
+	/* most errors are as short as that, and leave at once; a message may be empty, and is NULL then */
 	bytes[0] = type;
 	memcpy(&bytes[1], &count, sizeof(count));
-	memcpy(&bytes[HEADER_LEN], message, with_header);
+	if (with_header > 0)
+		memcpy(&bytes[HEADER_LEN], message, with_header);
 	return unread_send_rest() && unread_send(bytes, HEADER_LEN + with_header) &&
-		unread_send(message + with_header, length - with_header) ? 0 : EOF;
+		(length == with_header || unread_send(message + with_header, length - with_header)) ? 0 : EOF;
 }
 
 /* ---- all that is sent ---- */

@@ -25,12 +25,17 @@ query "CREATE SCHEMA rebuilt;
        CREATE UNIQUE INDEX lying_by_lies ON rebuilt.lying (rebuilt.lies(v))" ||
     wrong="the schema was not made
 "
-cat >"$work/rebuilt.sql" <<'SQL'
+# An invalidation in the midst of an UPDATE's capture is rare, so there are many UPDATEs.
+for _ in $(seq 100); do
+    cat <<'SQL'
 BEGIN;
 INSERT INTO rebuilt.t VALUES (10, repeat('x', 9000), repeat('y', 9000));
 UPDATE rebuilt.t SET v = repeat('new', 3000), w = repeat('newer', 3000) WHERE id = 1;
 SELECT set_config('rebuilt.operations', encode(unit.write_set(), 'hex'), false) AS operations \gset
 ROLLBACK;
+SQL
+done >"$work/rebuilt.sql"
+cat >>"$work/rebuilt.sql" <<'SQL'
 SELECT set_config('rebuilt.operations', :'operations', false) \gset
 DO $$
 DECLARE
