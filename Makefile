@@ -122,7 +122,7 @@ demo: setup
 
 # All of these use one profile, so that nothing is built twice.  It has no link-time optimization, which would make the build
 # of each of the many test programs slower.  An overflow panics, and debug assertions are checked, also those of libraries.
-TESTS = test test-long test-18 test-rust test-extension test-sanitizers test-cluster test-cluster-long test-ddl-pairs test-quickstart test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz
+TESTS = test test-long test-18 test-rust test-extension test-sanitizers test-cluster test-cluster-long test-ddl-pairs test-quickstart test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz lint-clippy
 $(TESTS): export CARGO_PROFILE_RELEASE_LTO = off
 $(TESTS): export CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS = true
 $(TESTS): export CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS = true
@@ -289,8 +289,8 @@ lint-versions: setup-lint
 
 # Once with the features of the command, and once with all features.
 lint-clippy: setup-lint
-	cargo clippy --locked -p onetrip-cli --all-targets -- -D warnings
-	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+	cargo clippy --release --locked -p onetrip-cli --all-targets -- -D warnings
+	cargo clippy --release --locked --workspace --all-targets --all-features -- -D warnings
 
 bench: setup-bench
 	cargo bench --locked -p onetrip-lab --bench against_postgresql -- $(ARGS)

@@ -17,7 +17,7 @@ flags=-fno-omit-frame-pointer
 [ "$kind" = asan ] && flags="$flags -fsanitize=address,undefined -fno-sanitize-recover=all"
 bin=$copy/usr/lib/postgresql/15/bin
 scripts/postgres-copy.sh "$copy" COPT="$flags"
-make --no-print-directory -s -C "$copy/build" PG_CONFIG="$bin/pg_config" COPT="$flags" test/unit/onetrip_unit.so
+make --no-print-directory -s -j "$(nproc)" -C "$copy/build" PG_CONFIG="$bin/pg_config" COPT="$flags" test/unit/onetrip_unit.so
 
 if [ ! -e "$bin/postgres.plain" ]; then
     mv "$bin/postgres" "$bin/postgres.plain"

@@ -23,4 +23,8 @@ done
 mkdir -p "$copy/build"
 find "$copy/build" -name '*.[ch]' -delete
 tar -C extension --exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude='.built-for-*' -cf - . | tar -C "$copy/build" -xf -
-make --no-print-directory -s -C "$copy/build" PG_CONFIG="$copy/usr/lib/postgresql/15/bin/pg_config" "$@" install >/dev/null
+build() {
+    make --no-print-directory -s -C "$copy/build" PG_CONFIG="$copy/usr/lib/postgresql/15/bin/pg_config" "$@"
+}
+build -j "$(nproc)" "$@"
+build "$@" install >/dev/null

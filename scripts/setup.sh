@@ -158,7 +158,7 @@ if [ "${1:-}" = docs ]; then
 fi
 
 scripts/quiet.pl "$logs/extension.log" "building the extension" \
-    make --no-print-directory -s -C extension PG_CONFIG="$PG_CONFIG"
+    make --no-print-directory -s -j "$(nproc)" -C extension PG_CONFIG="$PG_CONFIG"
 libraries=$("$PG_CONFIG" --pkglibdir)
 shared=$("$PG_CONFIG" --sharedir)/extension
 same=yes

@@ -37,7 +37,7 @@ BEGIN
             failed := failed + pg_temp.runs_out(CASE WHEN limited THEN more END, what)::int;
             INSERT INTO short_of_memory SELECT -1000 * level - i, 'after' FROM generate_series(1, 300) AS i;
             COMMIT;
-            more := more * 4 / 3;
+            more := CASE WHEN limited THEN more * 4 / 3 ELSE 40000000 END;
         END LOOP;
         RAISE NOTICE '%: ran out of memory: %', left(what, 20), failed > 0 OR NOT limited;
     END LOOP;
