@@ -889,13 +889,15 @@ commit_at_commit(void)
  *
  * The client of an entry that was handed over has no answer yet, so it waits as
  * long as COMMIT waits for its turn: until this region stands still, or until it
- * cancels the statement, which is then answered as having succeeded.
+ * cancels the statement, which is then answered as having succeeded; after that
+ * it waits no longer than others.
  */
 static void
 commit_show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
 {
 	OtLogIndex	index = own_commit;
 	bool		handed_over = own_is_handed_over;
+	int			ends_at = handed_over ? INT_MAX : SHOW_OWN_MS;
 
 	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level || index.value == 0)
 		return;
@@ -913,13 +915,12 @@ commit_show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_l
 		if (handed_over && QueryCancelPending)
 		{
 			QueryCancelPending = false;
-			return;
+			ends_at = Min(ends_at, waited + SHOW_OWN_MS);
 		}
-		if (handed_over ?
-			waited % STANDSTILL_POLL_MS == 0 && ot_worker_stands_at(ot_commit_timeout_ms).value != 0 :
-			waited == SHOW_OWN_MS)
+		if (waited == ends_at ||
+			(handed_over && waited % STANDSTILL_POLL_MS == 0 && ot_worker_stands_at(ot_commit_timeout_ms).value != 0))
 		{
-			ereport(LOG,
+			ereport(LOG_SERVER_ONLY,
 					(errmsg("ending a session that cannot be shown its own commit at " UINT64_FORMAT,
 							index.value)));
 			(void) kill(MyProcPid, SIGTERM);

@@ -72,10 +72,6 @@ typedef struct OtFreshCost
 extern OtFreshCost ot_fresh_cost(void);
 extern void ot_fresh_wait(void);
 
-/* fresh_plan.c */
-extern bool ot_fresh_reads_large_object(Oid function);
-extern bool ot_fresh_reads_large_objects(PlannedStmt *plan);
-
 /* commit.c */
 extern bool ot_commit_connect(void);
 extern uint64 ot_commit_connection(void);

@@ -18,8 +18,8 @@
  *
  * Queries of nothing but catalogs, built-in functions and what the extension
  * itself offers do not ask.  So onetrip.status can be read without a majority.
- * Those of large objects (fresh_plan.c) do ask, and so does what reads a large
- * object without a query.
+ * Whatever is about to call a function that reads large objects does ask, also
+ * when a query is made ready to run.
  *
  * With onetrip.max_staleness, a transaction that would ask looks first whether a
  * session of this server has asked lately enough.  The answer to that question
@@ -33,7 +33,7 @@
  * the present level.  A function that is not volatile uses its caller's.  If no
  * subtransaction is open there is only one level.  In all other cases the query
  * gets a new snapshot and the active one stays.  It is recognized as older when
- * the next query is about to use it, by its number of completed transactions.
+ * the next query is about to use it, by the transactions that it does not show.
  *
  * Plans that are out of date.  The plan of the query that asks is older than the
  * answer.  If what it waited for changed names, and a table or type that the plan
@@ -70,6 +70,8 @@
 #include "portability/instr_time.h"
 #include "tcop/pquery.h"
 #include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -90,7 +92,9 @@ static struct
 	LocalTransactionId lxid;
 	int			bound_ms;		/* 0: it has asked itself; else another session's
 								 * question was no older than that */
-	uint64		completed;		/* that snapshot's snapXactCompletionCount */
+	TransactionId xmax;			/* of that snapshot; invalid: there was none before */
+	TransactionId *running;		/* and those in it, sorted */
+	uint32		nrunning;
 }			asked;
 
 /* The question of this server that was asked last, and the answer to it. */
@@ -407,10 +411,18 @@ fresh_is_asked(void)
 	return asked.lxid == OT_LXID(MyProc) && asked.bound_ms <= wanted_ms;
 }
 
-/* After fresh_wait(), and once the snapshots to come are known to be new enough. */
+/* After fresh_wait(): what is not fresh shows less than this snapshot, if any. */
 static void
-fresh_note_asked(void)
+fresh_note_asked(Snapshot fresh)
 {
+	asked.xmax = fresh ? fresh->xmax : InvalidTransactionId;
+	if (fresh && fresh->xcnt > 0)
+	{
+		asked.running = MemoryContextAlloc(TopTransactionContext, fresh->xcnt * sizeof(TransactionId));
+		memcpy(asked.running, fresh->xip, fresh->xcnt * sizeof(TransactionId));
+		qsort(asked.running, fresh->xcnt, sizeof(TransactionId), xidComparator);
+	}
+	asked.nrunning = fresh ? fresh->xcnt : 0;
 	asked.lxid = OT_LXID(MyProc);
 	asked.bound_ms = waited.cost.asked ? 0 : ot_max_staleness_ms;
 }
@@ -541,16 +553,30 @@ fresh_is_of_catalogs(PlannedStmt *plan)
 		if (!fresh_is_known_object(lfirst_node(PlanInvalItem, lc)))
 			return false;
 	}
-	return !ot_fresh_reads_large_objects(plan);
+	return true;
 }
 
 /* ---- snapshots ---- */
 
+/*
+ * Does the snapshot show less than the first one that was fresh?  PostgreSQL does
+ * not number snapshots, but of two with the same xmax the later one has fewer
+ * transactions running.
+ */
 static bool
 fresh_is_old(Snapshot snapshot)
 {
-	return snapshot->snapshot_type == SNAPSHOT_MVCC &&
-		snapshot->snapXactCompletionCount < asked.completed;
+	if (snapshot->snapshot_type != SNAPSHOT_MVCC || !TransactionIdIsValid(asked.xmax))
+		return false;
+	if (snapshot->xmax != asked.xmax)
+		return TransactionIdPrecedes(snapshot->xmax, asked.xmax);
+	for (uint32 i = 0; i < snapshot->xcnt; i++)
+	{
+		if (asked.nrunning == 0 ||
+			bsearch(&snapshot->xip[i], asked.running, asked.nrunning, sizeof(TransactionId), xidComparator) == NULL)
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -581,8 +607,7 @@ fresh_ask_with_snapshot(PlannedStmt *plan)
 	PG_END_TRY();
 	if (names_changed && asking.is_outdated)
 		fresh_raise_outdated();
-	asked.completed = GetTransactionSnapshot()->snapXactCompletionCount;
-	fresh_note_asked();
+	fresh_note_asked(GetTransactionSnapshot());
 }
 
 /* Replaces the first active snapshot, whose level the caller knows. */
@@ -677,6 +702,19 @@ fresh_before_query(QueryDesc *query, int eflags)
 		fresh_replace_snapshot(query);
 }
 
+/*
+ * A function of the query that reads large objects may have asked while it was
+ * made ready.  It reads nothing else that is replicated, so what its scans of
+ * catalogs have begun with may stay.
+ */
+static pg_noinline void
+fresh_after_start(QueryDesc *query)
+{
+	if (query->snapshot != InvalidSnapshot && !IsolationUsesXactSnapshot() && fresh_applies() &&
+		fresh_is_asked() && fresh_is_old(query->snapshot))
+		fresh_replace_snapshot(query);
+}
+
 static inline void
 fresh_executor_start(QueryDesc *query, int eflags)
 {
@@ -714,13 +752,25 @@ ot_fresh_executor_start(QueryDesc *query, int eflags)
 	if (unlikely(explaining || (eflags & EXEC_FLAG_EXPLAIN_ONLY)))
 		fresh_explain(query, eflags);
 	else
+	{
 		fresh_executor_start(query, eflags);
+		if (unlikely(fresh_is_wanted()))
+			fresh_after_start(query);
+	}
+}
+
+static bool
+fresh_reads_large_object(Oid function)
+{
+	return function == F_LO_OPEN || function == F_LO_GET_OID || function == F_LO_GET_OID_INT8_INT4 ||
+		function == F_LO_EXPORT;
 }
 
 /*
- * A large object that no query of the executor reads: an argument of CALL, an
- * expression of PL/pgSQL, or the protocol's function call.  PL/pgSQL takes a
- * snapshot after this, unless its function uses its caller's.
+ * A function that reads a large object is about to be called: by a query that is
+ * made ready, as an argument of CALL, in an expression of PL/pgSQL, or by the
+ * protocol's function call.  PL/pgSQL takes a snapshot after this, unless its
+ * function uses its caller's.
  */
 static pg_noinline void
 fresh_before_large_object(void)
@@ -741,7 +791,7 @@ ot_fresh_object_access(ObjectAccessType access, Oid class_id, Oid object_id, int
 	if (prev_object_access)
 		prev_object_access(access, class_id, object_id, sub_id, arg);
 	if (unlikely(fresh_is_wanted()) && !explaining && access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
-		ot_fresh_reads_large_object(object_id))
+		fresh_reads_large_object(object_id))
 		fresh_before_large_object();
 }
 
@@ -815,7 +865,7 @@ fresh_before_first_snapshot(ProcessUtilityContext context)
 		!fresh_applies() || fresh_is_asked())
 		return;
 	(void) fresh_wait();
-	fresh_note_asked();
+	fresh_note_asked(NULL);
 }
 
 static void

@@ -57,7 +57,6 @@ const OWN: &[&str] = &[
     "eviction.c",
     "find_row.c",
     "fresh.c",
-    "fresh_plan.c",
     "held_locks.c",
     "index_check.c",
     "jobs.c",

@@ -50,6 +50,8 @@ async fn a_fresh_read_sees_what_was_acknowledged_elsewhere() {
             assert_eq!(number(&c, way).await.unwrap(), rows, "{way}, round {round}");
         }
     }
+    one_statement_sees_one_state(&lab).await;
+    rows += 2;
     large_objects(&lab).await;
     let (answer, copied) = copy(&lab).await;
     assert_eq!(copied, rows, "{answer}");
@@ -72,6 +74,44 @@ async fn for_the_whole_database(lab: &Lab) {
     c.must("select later from t").await;
 }
 
+/// What is shown while a statement runs, a function that is not volatile does not see: it uses the statement's snapshot.
+async fn one_statement_sees_one_state(lab: &Lab) {
+    let [a, _, c] = lab.sessions().await;
+    a.must(
+        "create function sees_the_same() returns boolean stable language plpgsql as $$
+             declare before bigint := (select count(*) from t);
+             begin
+                 perform pg_advisory_lock(700);
+                 return before = (select count(*) from t);
+             end $$",
+    )
+    .await;
+    lab.everywhere().await;
+    let statements = [
+        "select 1 / (before = (select 0 * count(*) from pg_advisory_lock(700)) + seen())::int
+             from (select count(*) as before from t) one",
+        "select 1 / sees_the_same()::int",
+    ];
+    for statement in statements {
+        c.must("select pg_advisory_lock(700)").await;
+        let fresh = lab.session(2).await;
+        fresh.must("set onetrip.read = fresh").await;
+        let reading = fresh.must(statement);
+        let committing = async {
+            let waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted";
+            while number(&c, waiting).await.unwrap() == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let shown = number(&c, "select count(*) from t").await.unwrap();
+            a.must("insert into t select least(min(id), 0) - 100 from t").await;
+            lab.everywhere().await;
+            assert_eq!(number(&c, "select count(*) from t").await.unwrap(), shown + 1);
+            c.must("select pg_advisory_unlock(700)").await;
+        };
+        tokio::join!(reading, committing);
+    }
+}
+
 /// They are read by functions, which need no query that the executor runs.
 async fn large_objects(lab: &Lab) {
     let [a, _, c] = lab.sessions().await;
@@ -89,6 +129,8 @@ async fn large_objects(lab: &Lab) {
         "call is_same(lo_get(700), 'expected')",
         "begin; savepoint s; call is_same(lo_get(700), 'expected'); commit",
         "do $$ begin perform from (select lo_get(700) as seen) t where seen <> 'expected'; if found then raise 'sees an older one'; end if; end $$",
+        "select 1 / (x = 'expected')::int from xmltable('/a' passing xmlparse(document '<a>' || convert_from(lo_get(700), 'UTF8') || '</a>') columns x text path '.')",
+        "select from generate_series(1, 2) limit 1 / (lo_get(700) = 'expected'::bytea)::int",
     ];
     for round in 0..=ways.len() {
         // Region c does not get this before it is connected again.

@@ -4,7 +4,7 @@
 use tokio_postgres::error::SqlState;
 
 use crate::kill9::whole_postgres;
-use crate::lab::{bounded, start, told_db, until, Lab, Session, SOON};
+use crate::lab::{bounded, number, start, told_db, until, Lab, Session, SOON};
 
 const LISTED: &str = "select coalesce(string_agg(concat_ws(' ', gid, owner, database, region, prepared, log_index), ', ' order by gid), '') \
      from onetrip.prepared_xacts";
@@ -100,7 +100,8 @@ async fn a_prepared_transaction_outlives_its_region_and_is_ended_from_another() 
     everything_restarts(&lab, c).await;
     at_once_in_another_region(&lab).await;
     two_end_it_at_once(&lab).await;
-    lab.check_equal(2).await;
+    cancelled_once_it_is_decided(&lab).await;
+    lab.check_equal(3).await;
 }
 
 /// All nodes and servers are killed while something is prepared.
@@ -144,6 +145,30 @@ async fn at_once_in_another_region(lab: &Lab) {
     }
     lab.everywhere().await;
     lab.shows("select count(*)::text from accounts where id between 50 and 59", "10").await;
+}
+
+/// A COMMIT PREPARED that is cancelled after it is decided succeeds, and the session's next query sees what it committed.
+async fn cancelled_once_it_is_decided(lab: &Lab) {
+    let a = lab.session(0).await;
+    a.must("create table many (id int primary key)").await;
+    let mut succeeded = 0;
+    for round in 1..=12 {
+        let rows = format!("select {round} * 30000 + i from generate_series(1, 30000) i");
+        a.must(&format!("begin; insert into many {rows}; prepare transaction 'many'")).await;
+        a.must(&format!("set statement_timeout = {}", 4 * round)).await;
+        let ended = a.run("commit prepared 'many'").await;
+        a.must("set statement_timeout = 0").await;
+        let seen = number(&a, "select count(*) from many").await.unwrap();
+        if ended.is_ok() {
+            succeeded += 1;
+            assert_eq!(seen, round * 30000, "round {round}");
+        }
+        while number(&a, "select count(*) from pg_prepared_xacts").await.unwrap() > 0 {
+            let _ = a.run("commit prepared 'many'").await;
+        }
+    }
+    assert!(succeeded > 0, "all were cancelled before they were decided");
+    a.must("truncate many").await;
 }
 
 /// Of several that end it at once, in different regions and differently, one does.
