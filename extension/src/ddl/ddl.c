@@ -946,6 +946,21 @@ ddl_note_made(Oid class_id, Oid object_id)
 	MemoryContextSwitchTo(old);
 }
 
+/*
+ * May the object get another name, or another schema?  ADD CONSTRAINT ... USING INDEX
+ * names an index like the constraint.
+ */
+static bool
+ddl_may_rename(Oid class_id, Oid object_id)
+{
+	char		relkind;
+
+	if (renaming || (creating && class_id == TypeRelationId))
+		return true;
+	relkind = class_id == RelationRelationId ? get_rel_relkind(object_id) : '\0';
+	return relkind == RELKIND_INDEX || relkind == RELKIND_PARTITIONED_INDEX;
+}
+
 static void
 ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 					 int sub_id, void *arg)
@@ -997,8 +1012,7 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		recorded->relations = lappend_oid(recorded->relations, object_id);
 		MemoryContextSwitchTo(old);
 	}
-	if (recorded != NULL && (access == OAT_DROP || (access == OAT_POST_ALTER &&
-														 (renaming || (creating && class_id == TypeRelationId)))))
+	if (recorded != NULL && (access == OAT_DROP || (access == OAT_POST_ALTER && ddl_may_rename(class_id, object_id))))
 		ot_object_take_key(class_id, object_id);
 	if (class_id != RelationRelationId)
 		return;

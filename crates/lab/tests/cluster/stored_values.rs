@@ -23,7 +23,8 @@ async fn keys_hold_while_something_is_renamed() {
     .await;
     subjects!(lab, 4;
         index_renamed_while_written, object_renamed_while_named, function_replaced_while_indexed,
-        index_moved_while_written, code_changed_while_computed, array_type_renamed_while_named
+        index_moved_while_written, code_changed_while_computed, array_type_renamed_while_named,
+        index_of_a_constraint_while_named
     );
 }
 
@@ -538,4 +539,23 @@ async fn array_type_renamed_while_named(lab: &Lab) {
         b.must("insert into things values (1, 'thing[]')").await;
     }
     lab.shows("select t::text from things", "thing[]").await;
+}
+
+/// A constraint gives the index that it is made of its own name.
+async fn index_of_a_constraint_while_named(lab: &Lab) {
+    let [a, b, _] = lab.sessions().await;
+    a.must(
+        "create table constrained (id int not null); create unique index by_hand on constrained (id);
+         create table watched (id int primary key, r regclass)",
+    )
+    .await;
+    lab.everywhere().await;
+    b.must("begin; insert into watched values (1, 'by_hand')").await;
+    a.must("alter table constrained add constraint by_constraint unique using index by_hand").await;
+    let wrote = b.run("commit").await;
+    assert!(wrote.is_err(), "both went through");
+    lost_if_any(&wrote);
+    lab.everywhere().await;
+    b.must("insert into watched values (1, 'by_constraint')").await;
+    lab.shows("select r::text from watched", "by_constraint").await;
 }
