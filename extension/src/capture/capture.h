@@ -113,7 +113,7 @@ extern int64 ot_write_set_all_rows(int64 *bytes);
 extern void ot_write_set_sizes(OtWriteSetSizes *sizes);
 extern bool ot_write_set_is_empty(void);
 extern bool ot_write_set_has_statements(void);
-extern void ot_write_set_statement(const char *text, int len);
+extern void ot_write_set_statement(const char *text, bool is_script);
 extern bool ot_write_set_take_statement_back(void);
 extern void ot_write_set_sequence(const char *schema, const char *name, int64 last_value, uint8 flags);
 extern void ot_write_set_notification(const char *channel, const char *payload);

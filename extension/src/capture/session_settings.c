@@ -321,9 +321,28 @@ session_settings_reset_search_path(void)
 	return value ? value : "";
 }
 
+/*
+ * The name under which the session user of an extension's script is sent, which the
+ * script calls SESSION_USER, if that is not the role that runs it.  Releases that do
+ * not know this name warn, and take that role.
+ */
+#define SESSION_USER_OF_SCRIPT "=session_user"
+
+static void
+session_settings_put_session_user(StringInfo ops, int *count)
+{
+	char	   *name = GetSessionUserId() != GetUserId() ? GetUserNameFromId(GetSessionUserId(), true) : NULL;
+
+	if (name == NULL)
+		return;
+	ot_put_str(ops, SESSION_USER_OF_SCRIPT);
+	ot_put_str(ops, name);
+	(*count)++;
+}
+
 /* For a statement: all settings, with the values that they have now. */
 void
-ot_session_settings_put_all(StringInfo ops)
+ot_session_settings_put_all(StringInfo ops, bool of_script)
 {
 	int			at = ops->len;
 	int			count = 1;
@@ -336,6 +355,8 @@ ot_session_settings_put_all(StringInfo ops)
 	for (int i = 0; i < lengthof(statement_settings); i++)
 		session_settings_put_of_statement(ops, statement_settings[i], &count);
 	session_settings_put_custom(ops, &count);
+	if (of_script)
+		session_settings_put_session_user(ops, &count);
 	session_settings_put_count(ops, at, count);
 }
 
@@ -533,6 +554,8 @@ ot_session_settings_apply(OtReader *r, Oid as, bool of_statement)
 
 		if (strcmp(name, RESET_SEARCH_PATH) == 0)
 			session_settings_swap_reset_search_path(value);
+		else if (strcmp(name, SESSION_USER_OF_SCRIPT) == 0)
+			ot_user_log_in(get_role_oid(value, false));
 		else if (!custom || OidIsValid(as))
 			(void) set_config_option_ext(name, value, custom ? PGC_USERSET : PGC_SUSET,
 										 PGC_S_SESSION, custom ? as : GetUserId(),

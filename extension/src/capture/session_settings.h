@@ -24,7 +24,7 @@ typedef struct OtNotedSettings
 
 /* in the region of the transaction */
 extern bool ot_session_settings_travel(const char *name);
-extern void ot_session_settings_put_all(StringInfo ops);
+extern void ot_session_settings_put_all(StringInfo ops, bool of_script);
 extern void ot_session_settings_note(bool functions, bool custom_too);
 extern OtNotedSettings ot_session_settings_noted(void);
 extern void ot_session_settings_forget(OtNotedSettings before);

@@ -836,10 +836,11 @@ ot_write_set_take_back_from(int at)
 
 /* Records a statement, with the role and all settings that it depends on. */
 void
-ot_write_set_statement(const char *text, int len)
+ot_write_set_statement(const char *text, bool is_script)
 {
 	StringInfo	ops = ot_write_set_append();
 	char	   *role = GetUserNameFromId(GetUserId(), false);
+	int			len = strlen(text);
 	int			begin = ops->len;
 
 	if (ws.nstatements == ws.max_statements)
@@ -849,7 +850,7 @@ ot_write_set_statement(const char *text, int len)
 	ot_put_u32(ops, len);
 	appendBinaryStringInfo(ops, text, len);
 	ot_put_str(ops, role);
-	ot_session_settings_put_all(ops);
+	ot_session_settings_put_all(ops, is_script);
 	pfree(role);
 	ot_write_set_check_size();
 

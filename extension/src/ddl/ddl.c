@@ -118,7 +118,7 @@ typedef struct Recorded
 								 * did not name them */
 	Oid			index;			/* that CREATE INDEX CONCURRENTLY has made */
 	List	   *functions;		/* that it has made */
-	List	   *relations;		/* likewise, but for those of an extension */
+	List	   *relations;		/* likewise */
 } Recorded;
 
 /* A TRUNCATE under way. */
@@ -250,7 +250,7 @@ ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, char **n
 	ot_setting_write_reset_all(stmt, &text);
 	if (text[0] == '\0')
 		return stmt;
-	ot_write_set_statement(text, strlen(text));
+	ot_write_set_statement(text, ot_ddl_runs_script(stmt));
 	*noted = text;
 	return stmt;
 }
@@ -266,7 +266,7 @@ ddl_record_create_as(Oid relid)
 	char	   *text = ot_ddl_create_table_text(rel, create_as->into);
 
 	relation_close(rel, NoLock);
-	ot_write_set_statement(text, strlen(text));
+	ot_write_set_statement(text, false);
 	pfree(text);
 }
 
@@ -1005,7 +1005,7 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		recorded->functions = lappend_oid(recorded->functions, object_id);
 		MemoryContextSwitchTo(old);
 	}
-	if (class_id == RelationRelationId && access == OAT_POST_CREATE && recorded != NULL && !creating_extension)
+	if (class_id == RelationRelationId && access == OAT_POST_CREATE && recorded != NULL)
 	{
 		MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 
@@ -1147,7 +1147,7 @@ ot_ddl_fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *arg)
 		/* the function may have changed settings, which are recorded anew */
 		ot_ddl_name_access_method(recorded->access_methods);
 		ddl_analyze_in_place(recorded);
-		ot_write_set_statement(recorded->text, strlen(recorded->text));
+		ot_write_set_statement(recorded->text, ot_ddl_runs_script(recorded->stmt));
 	}
 	pfree(outside);
 }

@@ -7,7 +7,8 @@
  * time of the original transaction.  The statement runs as the role that ran it
  * there, with the settings that it had there.  It fires no event triggers (ddl.c);
  * but what its functions write, into tables whose rows are this server's own, fires
- * triggers as everywhere, since only superusers may switch them off.  After an
+ * triggers as everywhere, since only superusers may switch them off.  So does what
+ * the script of an extension writes, since triggers fill in columns.  After an
  * ERROR, the end of the transaction restores role and settings; the entry is then
  * tried again, since it is decided.
  *
@@ -23,6 +24,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_inherits.h"
+#include "commands/trigger.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/analyze.h"
@@ -61,13 +63,24 @@ ot_ddl_says_statement(const ErrorContextCallback *context)
 /*
  * The restricted rules (user_context.c) apply from parsing on, which may run
  * functions too: the CHECK of a domain, for a constant.  They are relaxed for
- * scripts, which may use temporary tables.  What a script's triggers have written
- * where it ran travels with the tables that it has filled.
+ * scripts, which may use temporary tables.
  */
-static bool
-ddl_apply_runs_script(Node *stmt)
+bool
+ot_ddl_runs_script(Node *stmt)
 {
 	return IsA(stmt, CreateExtensionStmt) || IsA(stmt, AlterExtensionStmt);
+}
+
+/*
+ * Deferred triggers, of what a script has written, fire at its end: as its role, in a
+ * rehearsal too, and before the rows that travel take the place of the script's.
+ */
+static void
+ddl_apply_fire_deferred(void)
+{
+	ConstraintsSetStmt *all_immediate = makeNode(ConstraintsSetStmt);
+
+	AfterTriggerSetState(all_immediate);
 }
 
 static void
@@ -282,19 +295,20 @@ ddl_apply_resolve_columns(CreateStmt *stmt, int sec_context)
 static void
 ddl_apply_run_statement(PlannedStmt *pstmt, const char *text, Oid roleid, int sec_context)
 {
+	bool		is_script = ot_ddl_runs_script(pstmt->utilityStmt);
+
 	/* some statements pop the snapshot they are given */
 	if (!ActiveSnapshotSet())
 		PushActiveSnapshot(GetTransactionSnapshot());
-	if (ddl_apply_runs_script(pstmt->utilityStmt))
-	{
-		ddl_apply_set("session_replication_role", "replica");
+	if (is_script)
 		SetUserIdAndSecContext(roleid, sec_context | SECURITY_LOCAL_USERID_CHANGE);
-	}
 	else if (ddl_apply_renames(pstmt->utilityStmt, roleid))
 		ot_user_log_in(BOOTSTRAP_SUPERUSERID);
 	ot_ddl_entry_comes();
 	ProcessUtility(pstmt, text, false, PROCESS_UTILITY_QUERY, NULL, NULL,
 				   None_Receiver, NULL);
+	if (is_script)
+		ddl_apply_fire_deferred();
 	SetUserIdAndSecContext(roleid, sec_context | OT_USER_RESTRICTED);
 	CommandCounterIncrement();
 }

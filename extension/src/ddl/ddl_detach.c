@@ -603,7 +603,7 @@ detach_first(Node *stmt, Detaching *detaching)
 				 errhint("Detach it without CONCURRENTLY.")));
 	text = psprintf(FIRST "ALTER TABLE %s DETACH PARTITION %s CONCURRENTLY",
 					detach_qualified_name(parent), detach_qualified_name(partition));
-	ot_write_set_statement(text, strlen(text));
+	ot_write_set_statement(text, false);
 	ot_detach_begin(parent, partition);
 	if (pushed)
 		PopActiveSnapshot();

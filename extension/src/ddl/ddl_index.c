@@ -507,7 +507,7 @@ ot_index_propose(Oid table, Oid index)
 	rel = relation_open(table, NoLock);
 	GetUserIdAndSecContext(&user, &sec_context);
 	SetUserIdAndSecContext(rel->rd_rel->relowner, sec_context | SECURITY_LOCAL_USERID_CHANGE);
-	ot_write_set_statement(text, strlen(text));
+	ot_write_set_statement(text, false);
 	SetUserIdAndSecContext(user, sec_context);
 	relation_close(rel, NoLock);
 	if (OidIsValid(original))

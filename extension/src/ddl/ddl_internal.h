@@ -146,6 +146,7 @@ extern List *ot_reindex_tables_of(RangeVar *name);
 extern void ot_reindex_drop_copies(RangeVar *name);
 
 /* ddl_apply.c; more of it is in ddl.h */
+extern bool ot_ddl_runs_script(Node *stmt);
 extern void ot_ddl_resolve_column(Node *element);
 
 /* ddl_order.c */

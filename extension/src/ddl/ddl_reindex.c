@@ -743,7 +743,7 @@ reindex_relation_concurrently(Oid relid, MemoryContext context)
 										quote_qualified_identifier(get_namespace_name(get_rel_namespace(index)),
 																   get_rel_name(index)));
 
-			ot_write_set_statement(text, strlen(text));
+			ot_write_set_statement(text, false);
 			awaited->copy = reindex_make_copy(table, index);
 		}
 		old = MemoryContextSwitchTo(context);
