@@ -83,6 +83,7 @@
 #include "catalog/pg_type.h"
 #include "commands/event_trigger.h"
 #include "commands/extension.h"
+#include "commands/user.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "replication/logicalworker.h"
@@ -119,6 +120,7 @@ typedef struct Recorded
 	Oid			index;			/* that CREATE INDEX CONCURRENTLY has made */
 	List	   *functions;		/* that it has made */
 	List	   *relations;		/* likewise */
+	bool		password_checked;	/* a password, before it became a verifier */
 } Recorded;
 
 /* A TRUNCATE under way. */
@@ -219,21 +221,23 @@ ot_ddl_take_relation_key(Oid relid)
 /* ---- recording ---- */
 
 /*
- * Records the statement, with its text in *noted.  Returns the parse tree to
+ * Records the statement, and in *noted what it has recorded.  Returns the parse tree to
  * run, which differs from the given one if a password was replaced by its
  * verifier, LIKE by columns, an extension got its version, a partition's bound
  * was computed, or a query was analyzed again.
  */
 static Node *
-ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, char **noted)
+ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, Recorded *noted)
 {
 	int			offset;
 	char	   *text = ot_ddl_statement_text(pstmt, query, &offset);
+	Node	   *given = stmt;
 
 	ot_ddl_check_text(text, stmt);
 	if (IsA(stmt, CreateRoleStmt) || IsA(stmt, AlterRoleStmt))
 	{
 		stmt = ot_ddl_hide_password(stmt, &text, offset);
+		noted->password_checked = stmt != given;
 		ot_ddl_check_text(text, stmt);
 	}
 	if (importing && IsA(stmt, CreateForeignTableStmt))
@@ -251,7 +255,7 @@ ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, char **n
 	if (text[0] == '\0')
 		return stmt;
 	ot_write_set_statement(text, ot_ddl_runs_script(stmt));
-	*noted = text;
+	noted->text = text;
 	return stmt;
 }
 
@@ -596,6 +600,30 @@ ddl_define_index(IndexStmt *stmt, const char *query)
 }
 
 /*
+ * CREATE or ALTER ROLE, whose password was checked before it became a verifier; the
+ * check may refuse that.
+ */
+static void
+ddl_run_with_verifier(PlannedStmt *pstmt, Node *node, const char *query, bool read_only_tree,
+					  ProcessUtilityContext context, ParamListInfo params,
+					  QueryEnvironment *env, DestReceiver *dest, QueryCompletion *completion)
+{
+	check_password_hook_type check_password = check_password_hook;
+
+	check_password_hook = NULL;
+	PG_TRY();
+	{
+		ot_call_process_utility(prev_process_utility, pstmt, node, query, read_only_tree, context, params,
+								env, dest, completion);
+	}
+	PG_FINALLY();
+	{
+		check_password_hook = check_password;
+	}
+	PG_END_TRY();
+}
+
+/*
  * Runs the statement with the static state set up for it.  `statement`,
  * `running`, `truncating` and `made` are NULL if it is no recorded statement, no
  * CREATE TABLE AS, no TRUNCATE or not about temporary objects, respectively.
@@ -642,6 +670,8 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 
 		if (statement && ot_index_is_job(node))
 			statement->index = ddl_define_index((IndexStmt *) node, query);
+		else if (statement && statement->password_checked)
+			ddl_run_with_verifier(pstmt, node, query, read_only_tree, context, params, env, dest, completion);
 		else
 			ot_call_process_utility(prev_process_utility, pstmt, node, query,
 									read_only_tree, context, params,
@@ -854,7 +884,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		statement.fills = ot_ddl_fills(node, query, &statement.emptied, &statement.fills_children);
 		ddl_empty_first(&statement);
 		node = ot_index_without_concurrently(node);
-		node = ddl_record_statement(pstmt, node, query, &statement.text);
+		node = ddl_record_statement(pstmt, node, query, &statement);
 		ot_index_jobs_finish(node);
 	}
 	node = ot_ddl_choose_access_method(node, &statement.access_methods);

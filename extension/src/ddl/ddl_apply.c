@@ -25,6 +25,7 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_inherits.h"
 #include "commands/trigger.h"
+#include "commands/user.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/analyze.h"
@@ -370,6 +371,7 @@ ot_ddl_apply_statement(OtReader *r)
 	int			saved_sec_context;
 	int			guc_level = NewGUCNestLevel();
 	List	   *hidden;
+	check_password_hook_type check_password = check_password_hook;
 
 	context.callback = ddl_apply_say_statement;
 	context.arg = text;
@@ -396,6 +398,8 @@ ot_ddl_apply_statement(OtReader *r)
 		/* they may use temporary objects, and were checked where they were written */
 		ddl_apply_set("check_function_bodies", "off");
 		ddl_apply_set("session_replication_role", "origin");
+		/* passwords were checked there, too; this may refuse their verifiers */
+		check_password_hook = NULL;
 
 		ot_ddl_set_replaying(true);
 		ddl_apply_run_text(text, roleid, saved_sec_context);
@@ -405,6 +409,7 @@ ot_ddl_apply_statement(OtReader *r)
 	}
 	PG_FINALLY();
 	{
+		check_password_hook = check_password;
 		ot_ddl_set_replaying(false);
 		ot_session_settings_end_statement();
 	}

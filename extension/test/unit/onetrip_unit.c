@@ -28,6 +28,7 @@
 #include "catalog/pg_type.h"
 #include "commands/async.h"
 #include "commands/tablecmds.h"
+#include "commands/user.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -65,6 +66,7 @@ PG_FUNCTION_INFO_V1(unit_keeps);
 PG_FUNCTION_INFO_V1(unit_evict_last);
 PG_FUNCTION_INFO_V1(unit_use_socket);
 PG_FUNCTION_INFO_V1(unit_use_level);
+PG_FUNCTION_INFO_V1(unit_refuse_verifiers);
 PG_FUNCTION_INFO_V1(unit_read_behind_end);
 PG_FUNCTION_INFO_V1(unit_delete_unseen);
 PG_FUNCTION_INFO_V1(unit_make_table);
@@ -669,6 +671,25 @@ Datum
 unit_use_level(PG_FUNCTION_ARGS)
 {
 	ot_format_level = PG_GETARG_INT32(0);
+	PG_RETURN_VOID();
+}
+
+static void
+check_no_verifier(const char *username, const char *shadow_pass, PasswordType password_type, Datum validuntil_time,
+				  bool validuntil_null)
+{
+	if (password_type != PASSWORD_TYPE_PLAINTEXT)
+		elog(ERROR, "no password can be seen in a verifier");
+}
+
+/*
+ * unit_refuse_verifiers() returns void: from now on this session has a check of
+ * passwords that takes none that is encrypted already.
+ */
+Datum
+unit_refuse_verifiers(PG_FUNCTION_ARGS)
+{
+	check_password_hook = check_no_verifier;
 	PG_RETURN_VOID();
 }
 
