@@ -751,6 +751,21 @@ ddl_check_from_current(VariableSetStmt *stmt)
 				  "Write the value into the statement.");
 }
 
+/* Likewise, among the options of a function. */
+static void
+ddl_check_from_current_of(List *options)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, "set") == 0)
+			ddl_check_from_current((VariableSetStmt *) option->arg);
+	}
+}
+
 /* Our code looks up the extension, its schema and its objects by name. */
 static void
 ddl_check_own_extension(Node *stmt)
@@ -799,19 +814,14 @@ ddl_check_own_extension(Node *stmt)
 void
 ot_ddl_check_reindex(ReindexStmt *stmt)
 {
-	ListCell   *lc;
+	Oid			relid;
 
-	foreach(lc, stmt->params)
-	{
-		Oid			relid;
-
-		if (strcmp(lfirst_node(DefElem, lc)->defname, "tablespace") != 0)
-			continue;
-		relid = stmt->relation ? RangeVarGetRelid(stmt->relation, NoLock, true) : InvalidOid;
-		if (!OidIsValid(relid) || get_rel_persistence(relid) != RELPERSISTENCE_TEMP)
-			ot_ddl_refuse("REINDEX with TABLESPACE",
-						  "Use ALTER INDEX ... SET TABLESPACE, and REINDEX without TABLESPACE.");
-	}
+	if (ot_ddl_find_option(stmt->params, "tablespace") == NULL)
+		return;
+	relid = stmt->relation ? RangeVarGetRelid(stmt->relation, NoLock, true) : InvalidOid;
+	if (!OidIsValid(relid) || get_rel_persistence(relid) != RELPERSISTENCE_TEMP)
+		ot_ddl_refuse("REINDEX with TABLESPACE",
+					  "Use ALTER INDEX ... SET TABLESPACE, and REINDEX without TABLESPACE.");
 }
 
 /* The default that the command gives a column, and which column; NULL: none. */
@@ -873,8 +883,6 @@ ddl_check_defaults(AlterTableStmt *stmt, const char *query)
 void
 ot_ddl_check_recorded(Node *stmt, const char *query)
 {
-	ListCell   *lc;
-
 	ddl_check_own_extension(stmt);
 	switch (nodeTag(stmt))
 	{
@@ -887,22 +895,10 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 				ot_index_check_unique((IndexStmt *) stmt);
 			break;
 		case T_CreateFunctionStmt:
-			foreach(lc, ((CreateFunctionStmt *) stmt)->options)
-			{
-				DefElem    *option = lfirst_node(DefElem, lc);
-
-				if (strcmp(option->defname, "set") == 0)
-					ddl_check_from_current((VariableSetStmt *) option->arg);
-			}
+			ddl_check_from_current_of(((CreateFunctionStmt *) stmt)->options);
 			break;
 		case T_AlterFunctionStmt:
-			foreach(lc, ((AlterFunctionStmt *) stmt)->actions)
-			{
-				DefElem    *option = lfirst_node(DefElem, lc);
-
-				if (strcmp(option->defname, "set") == 0)
-					ddl_check_from_current((VariableSetStmt *) option->arg);
-			}
+			ddl_check_from_current_of(((AlterFunctionStmt *) stmt)->actions);
 			break;
 		case T_CreateStmt:
 		case T_CreateForeignTableStmt:

@@ -70,6 +70,7 @@ extern bool ot_ddl_may_change_code(Node *stmt);
 /* ddl_temporary.c */
 extern bool ot_ddl_session_has_temporary(void);
 extern bool ot_ddl_creates_temporary(RangeVar *name);
+extern bool ot_ddl_is_temporary_schema(const char *name);
 extern Oid	ot_ddl_table_of_statistics(Oid statistics);
 extern Oid	ot_ddl_temporary_schema_of_cast(Oid cast);
 extern OtTemporary ot_ddl_is_temporary(Node *stmt, const char *query);

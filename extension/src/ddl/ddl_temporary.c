@@ -155,11 +155,20 @@ ddl_temporary_check_types(List *types)
  * Is it the name of a schema of temporary objects?  Such a one is another in each
  * server, and what has no session any more may be dropped by hand.
  */
-static bool
-ddl_temporary_is_temporary_schema(const char *name)
+bool
+ot_ddl_is_temporary_schema(const char *name)
 {
-	return strcmp(name, "pg_temp") == 0 || strncmp(name, "pg_temp_", 8) == 0 ||
-		strncmp(name, "pg_toast_temp_", 14) == 0;
+	static const char *const starts[] = {"pg_temp_", "pg_toast_temp_"};
+
+	for (int i = 0; i < lengthof(starts); i++)
+	{
+		const char *rest = name + strlen(starts[i]);
+
+		if (strncmp(name, starts[i], strlen(starts[i])) == 0 &&
+			rest[0] != '\0' && rest[strspn(rest, "0123456789")] == '\0')
+			return true;
+	}
+	return strcmp(name, "pg_temp") == 0;
 }
 
 /* The table that extended statistics are about; InvalidOid: there are no such statistics. */
@@ -243,7 +252,7 @@ ddl_temporary_find(ObjectType type, Node *object)
 		case OBJECT_FOREIGN_TABLE:
 			return ddl_temporary_find_relation(makeRangeVarFromNameList((List *) object));
 		case OBJECT_SCHEMA:
-			if (ddl_temporary_is_temporary_schema(strVal(object)))
+			if (ot_ddl_is_temporary_schema(strVal(object)))
 				return FOUND_TEMPORARY;
 			return OidIsValid(get_namespace_oid(strVal(object), true)) ? FOUND_OTHER : FOUND_NOTHING;
 		case OBJECT_CAST:
@@ -309,7 +318,7 @@ static bool
 ddl_temporary_object_is_temporary(ObjectType type, Node *object)
 {
 	if (type == OBJECT_SCHEMA && object != NULL && IsA(object, String))
-		return ddl_temporary_is_temporary_schema(strVal(object));
+		return ot_ddl_is_temporary_schema(strVal(object));
 	if (object == NULL || (type != OBJECT_STATISTIC_EXT && !ot_ddl_session_has_temporary() &&
 						   !ot_temporary_functions_possible()))
 		return false;
@@ -398,7 +407,7 @@ ddl_temporary_grants_temporary(GrantStmt *stmt)
 	if (stmt->targtype == ACL_TARGET_ALL_IN_SCHEMA)
 	{
 		foreach(lc, stmt->objects)
-			ddl_temporary_count_one(&c, ddl_temporary_is_temporary_schema(strVal(lfirst(lc))));
+			ddl_temporary_count_one(&c, ot_ddl_is_temporary_schema(strVal(lfirst(lc))));
 		return ddl_temporary_all_temporary(&c, "GRANT");
 	}
 	if (stmt->targtype != ACL_TARGET_OBJECT ||
@@ -428,7 +437,7 @@ ddl_temporary_check_default_privileges(AlterDefaultPrivilegesStmt *stmt)
 
 	foreach(lc, schemas ? (List *) schemas->arg : NIL)
 	{
-		if (ddl_temporary_is_temporary_schema(strVal(lfirst(lc))))
+		if (ot_ddl_is_temporary_schema(strVal(lfirst(lc))))
 			ot_ddl_refuse("default privileges in a temporary schema",
 						  "Use GRANT for each temporary object.");
 	}
@@ -545,7 +554,7 @@ ddl_temporary_is(Node *stmt, const char *query)
 				if (rename->relation)
 					return ddl_temporary_relation_is_temporary(rename->relation);
 				if (rename->renameType == OBJECT_SCHEMA)
-					return ddl_temporary_is_temporary_schema(rename->subname);
+					return ot_ddl_is_temporary_schema(rename->subname);
 				/* for a constraint of a domain, object is the domain's name */
 				return ddl_temporary_object_is_temporary(rename->renameType == OBJECT_DOMCONSTRAINT ?
 														 OBJECT_DOMAIN : rename->renameType, rename->object);

@@ -106,18 +106,6 @@ ddl_text_is_name_with_oid(const char *name)
 	return false;
 }
 
-/* Is it the name of a session's temporary schema? */
-static bool
-ddl_text_is_temporary_schema(const char *name)
-{
-	static const char start[] = "pg_temp";
-	const char *rest = name + strlen(start);
-
-	if (pg_strncasecmp(name, start, strlen(start)) != 0)
-		return false;
-	return rest[0] == '\0' || (rest[0] == '_' && rest[1] != '\0' && rest[1 + strspn(rest + 1, "0123456789")] == '\0');
-}
-
 /* The name that U&"..." stands for, with its UESCAPE if it has one. */
 static const char *
 ddl_text_unicode_name(const char *text)
@@ -128,26 +116,53 @@ ddl_text_unicode_name(const char *text)
 	return strVal(linitial(castNode(ColumnRef, target->val)->fields));
 }
 
+/*
+ * Returns the SQLSTATE with which the parser refuses this, or 0, and where it does, in
+ * bytes.  Any other error than one about the text is raised.
+ */
+static int
+ddl_text_parse(const char *text, int *place)
+{
+	MemoryContext context = CurrentMemoryContext;
+	MemoryContext own = AllocSetContextCreate(context, "onetrip trial", ALLOCSET_DEFAULT_SIZES);
+	volatile int code = 0;
+	volatile int position = 0;
+
+	CHECK_FOR_INTERRUPTS();
+	MemoryContextSwitchTo(own);
+	PG_TRY();
+	{
+		(void) raw_parser(text, RAW_PARSE_DEFAULT);
+	}
+	PG_CATCH();
+	{
+		code = geterrcode();
+		position = geterrposition();
+		/* an escape may stand for what is no character */
+		if (ERRCODE_TO_CATEGORY(code) != ERRCODE_SYNTAX_ERROR_OR_ACCESS_RULE_VIOLATION &&
+			ERRCODE_TO_CATEGORY(code) != ERRCODE_DATA_EXCEPTION && code != ERRCODE_FEATURE_NOT_SUPPORTED)
+			PG_RE_THROW();
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	MemoryContextDelete(own);
+	*place = pg_mbcharcliplen(text, strlen(text), Max(position - 1, 0));
+	return code;
+}
+
 /* The text with the other standard_conforming_strings; NULL: it is no statement then. */
 static Node *
 ddl_text_read_otherwise(const char *text)
 {
-	MemoryContext context = CurrentMemoryContext;
-	Node	   *volatile stmt = NULL;
+	Node	   *stmt = NULL;
 	int			guc_level = NewGUCNestLevel();
+	int			place;
 
 	(void) set_config_option("standard_conforming_strings", standard_conforming_strings ? "off" : "on",
 							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-	PG_TRY();
-	{
+	if (ddl_text_parse(text, &place) == 0)
 		stmt = linitial_node(RawStmt, raw_parser(text, RAW_PARSE_DEFAULT))->stmt;
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-	}
-	PG_END_TRY();
 	AtEOXact_GUC(true, guc_level);
 	return stmt;
 }
@@ -227,7 +242,7 @@ ot_ddl_check_text(const char *text, Node *stmt)
 		{
 			const char *before = ddl_text_unicode_name(unicode.data);
 
-			after_pg_temp = ddl_text_is_temporary_schema(before);
+			after_pg_temp = ot_ddl_is_temporary_schema(before);
 			if (ddl_text_is_name_with_oid(before))
 				name = before;
 			resetStringInfo(&unicode);
@@ -245,7 +260,8 @@ ot_ddl_check_text(const char *text, Node *stmt)
 		}
 		if (pg_strncasecmp(word, "u&\"", 3) == 0)
 			appendStringInfoString(&unicode, word);
-		after_pg_temp = token != 0 && ddl_text_is_temporary_schema(word[0] == '"' ? value.str : word);
+		after_pg_temp = ot_ddl_is_temporary_schema(word[0] == '"' ? value.str :
+												   downcase_identifier(word, strlen(word), false, false));
 	} while (what == NULL && token != 0);
 	scanner_finish(scanner);
 	AtEOXact_GUC(true, guc_level);
@@ -258,36 +274,6 @@ static const char session_role[] = "session_user";
 static const char no_session_role[] = "\"none\"      ";
 
 StaticAssertDecl(sizeof(session_role) == sizeof(no_session_role), "places move");
-
-/* Returns the SQLSTATE with which the parser refuses this, or 0, and where it does, in bytes. */
-static int
-ddl_text_parse(const char *text, int *place)
-{
-	MemoryContext context = CurrentMemoryContext;
-	MemoryContext own = AllocSetContextCreate(context, "onetrip trial", ALLOCSET_DEFAULT_SIZES);
-	volatile int code = 0;
-	volatile int position = 0;
-
-	CHECK_FOR_INTERRUPTS();
-	MemoryContextSwitchTo(own);
-	PG_TRY();
-	{
-		(void) raw_parser(text, RAW_PARSE_DEFAULT);
-	}
-	PG_CATCH();
-	{
-		code = geterrcode();
-		position = geterrposition();
-		if (code != ERRCODE_RESERVED_NAME && code != ERRCODE_SYNTAX_ERROR)
-			PG_RE_THROW();
-		FlushErrorState();
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	MemoryContextDelete(own);
-	*place = pg_mbcharcliplen(text, strlen(text), Max(position - 1, 0));
-	return code;
-}
 
 /*
  * Writes the name of the session's role in place of SESSION_USER as a role, which
@@ -348,6 +334,14 @@ ot_ddl_name_session_user(char **text)
 	}
 }
 
+/* The password of CREATE or ALTER ROLE, or NULL. */
+static DefElem *
+ddl_text_password_of(Node *stmt)
+{
+	return ot_ddl_find_option(IsA(stmt, CreateRoleStmt) ? ((CreateRoleStmt *) stmt)->options :
+							  castNode(AlterRoleStmt, stmt)->options, "password");
+}
+
 /*
  * Replaces PASSWORD 'clear' in CREATE/ALTER ROLE by the verifier that this
  * server would store, in *text and in the statement that is returned (a copy
@@ -358,14 +352,10 @@ ot_ddl_name_session_user(char **text)
 Node *
 ot_ddl_hide_password(Node *stmt, char **text, int offset)
 {
-	bool		create = IsA(stmt, CreateRoleStmt);
-	List	   *options = create ? ((CreateRoleStmt *) stmt)->options :
-		((AlterRoleStmt *) stmt)->options;
+	DefElem    *password = ddl_text_password_of(stmt);
 	const char *role;
 	const char *clear;
 	char	   *verifier;
-	DefElem    *password = NULL;
-	ListCell   *lc;
 	core_yyscan_t scanner;
 	core_yy_extra_type extra;
 	core_YYSTYPE value;
@@ -374,19 +364,12 @@ ot_ddl_hide_password(Node *stmt, char **text, int offset)
 	int			end = -1;
 	bool		uescape = false;
 
-	foreach(lc, options)
-	{
-		DefElem    *option = lfirst_node(DefElem, lc);
-
-		if (strcmp(option->defname, "password") == 0)
-			password = option;
-	}
 	if (password == NULL || password->arg == NULL)
 		return stmt;
 	clear = strVal(password->arg);
 	if (clear[0] == '\0' || get_password_type(clear) != PASSWORD_TYPE_PLAINTEXT)
 		return stmt;
-	role = create ? ((CreateRoleStmt *) stmt)->role :
+	role = IsA(stmt, CreateRoleStmt) ? ((CreateRoleStmt *) stmt)->role :
 		get_rolespec_name(((AlterRoleStmt *) stmt)->role);
 
 	/* check_password_hook is the last to see the password itself. */
@@ -432,15 +415,7 @@ ot_ddl_hide_password(Node *stmt, char **text, int offset)
 					 *text + end);
 
 	stmt = copyObject(stmt);
-	options = create ? ((CreateRoleStmt *) stmt)->options :
-		((AlterRoleStmt *) stmt)->options;
-	foreach(lc, options)
-	{
-		DefElem    *option = lfirst_node(DefElem, lc);
-
-		if (strcmp(option->defname, "password") == 0)
-			option->arg = (Node *) makeString(verifier);
-	}
+	ddl_text_password_of(stmt)->arg = (Node *) makeString(verifier);
 	return stmt;
 }
 

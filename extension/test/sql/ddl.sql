@@ -349,6 +349,12 @@ CREATE TABLE pg_templates (U&"d\0061t" int, "pg_temp_x" int);
 COMMENT ON COLUMN pg_templates.U&"d\0061t" IS 'x';
 COMMENT ON COLUMN U&"pg!005ftemplates" UESCAPE '!'.pg_temp_x IS 'x';
 DROP TABLE pg_templates;
+CREATE TABLE like_named (id PG_Temp.pair);
+CREATE SCHEMA "PG_TEMP";
+CREATE TABLE "PG_TEMP".named (id int);
+GRANT SELECT ON "PG_TEMP".named TO ddl_owner;
+DROP TABLE "PG_TEMP".named;
+DROP SCHEMA "PG_TEMP";
 
 -- ALTER TYPE ... CASCADE does the same to the tables of the type: one with rows, one without, a child, one of another owner.
 CREATE DOMAIN drawn AS float DEFAULT random();
