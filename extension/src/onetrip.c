@@ -49,7 +49,7 @@ onetrip_client_authentication(Port *port, int status)
 	ot_unread_watch();
 	if (status == STATUS_OK && port->database_name != NULL &&
 		strcmp(port->database_name, ot_database) == 0)
-		ot_position_wait_caught_up();
+		ot_position_wait_caught_up(port->raddr.addr.ss_family == AF_UNIX ? port->user_name : NULL);
 }
 
 void

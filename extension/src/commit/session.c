@@ -194,6 +194,7 @@ session_begin_statement(void)
 	ot_session_watch_errors();
 	ot_session_end_if_told();
 	ot_eviction_check();
+	ot_position_warn_behind();
 }
 
 static void

@@ -28,6 +28,7 @@
 #include "replication/origin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "utils/acl.h"
 #include "utils/inval.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
@@ -36,6 +37,8 @@
 /* How long a new session waits for what was committed before server start. */
 #define CATCH_UP_MS 10000
 #define CATCH_UP_POLL_MS 5
+/* Of an entry that has failed for so long, nobody knows when it will be shown. */
+#define CATCH_UP_STANDS_MS 1000
 /* Whoever waits for an entry is woken; this is for the case that it is not. */
 #define SHOWN_POLL_MS 100
 /* Other regions are taken to carry out DDL for so long after they last did. */
@@ -44,6 +47,9 @@
 #define ANNOUNCED_POLL_US 100
 
 static OtPositions *positions = NULL;
+
+/* This session is to be told that it sees less than what was committed once. */
+static bool let_in_behind = false;
 
 /*
  * The transaction level that changes names, since it holds the lock for the schema
@@ -309,18 +315,38 @@ position_caught_up(void)
  * were committed here and not flushed yet, until the node sends them again.  A
  * client that connects in between would not see what it was told was
  * committed.
+ *
+ * If an entry cannot be applied, that may last until somebody has mended the
+ * cause in this database.  So superusers get in then, through the Unix socket:
+ * an operator, and the node.  They are warned that rows may be older than those
+ * that this server has shown.  What they write is certified against the position
+ * that it shows now, as always.
+ *
+ * by_socket: the role, if it comes through the Unix socket; else NULL.
  */
 void
-ot_position_wait_caught_up(void)
+ot_position_wait_caught_up(const char *by_socket)
 {
 	for (int waited = 0; !position_caught_up(); waited += CATCH_UP_POLL_MS)
 	{
+		OtLogIndex	failing = ot_worker_stands_at(CATCH_UP_STANDS_MS);
+
+		if (failing.value != 0 && by_socket != NULL &&
+			superuser_arg(get_role_oid(by_socket, true)))
+		{
+			let_in_behind = true;
+			break;
+		}
 		if (waited >= CATCH_UP_MS)
 			ereport(FATAL,
 					(errcode(ERRCODE_CANNOT_CONNECT_NOW),
 					 errmsg("database \"%s\" of region \"%s\" does not show yet what was committed before this server started",
 							ot_database, ot_region),
+					 failing.value != 0 ?
+					 errdetail("It cannot apply log index " UINT64_FORMAT ".", failing.value) :
 					 errdetail("It gets that from its node, which may have to wait for a majority of regions."),
+					 failing.value != 0 ?
+					 errhint("Connect to another region. A superuser is let in through this server's Unix socket; SELECT failing, failure FROM onetrip.status says what to mend.") :
 					 errhint("Start the node (onetrip start); if it runs, its log and the server's log say why the changes are not applied.")));
 		CHECK_FOR_INTERRUPTS();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -331,6 +357,20 @@ ot_position_wait_caught_up(void)
 	if (positions->unannounced.value == 0)
 		names_known = positions->names_changed_at;
 	SpinLockRelease(&positions->mutex);
+}
+
+/* Called when a statement begins: no client is sent a warning before it is let in. */
+void
+ot_position_warn_behind(void)
+{
+	if (likely(!let_in_behind))
+		return;
+	let_in_behind = false;
+	if (!position_caught_up())
+		ereport(WARNING_CLIENT_ONLY,
+				(errmsg("database \"%s\" of region \"%s\" may show less than before this server started",
+						ot_database, ot_region),
+				 errhint("SELECT failing, failure FROM onetrip.status says which entry it cannot apply, and why.")));
 }
 
 static void

@@ -140,7 +140,8 @@ pub(crate) async fn own_session(
         "-c statement_timeout=1000 -c lock_timeout=100 -c default_transaction_isolation=read\\ committed \
          -c default_transaction_read_only=on -c role=none -c search_path={SEARCH_PATH} \
          -c session_preload_libraries= -c local_preload_libraries= -c onetrip.read=local \
-         -c onetrip.max_staleness=-1 -c onetrip.max_trips=-1 -c log_min_error_statement=panic",
+         -c onetrip.max_staleness=-1 -c onetrip.max_trips=-1 -c log_min_error_statement=panic \
+         -c client_min_messages=error",
     ));
     let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(why)?;
     // The task ends when the client is dropped.
