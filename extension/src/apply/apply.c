@@ -886,7 +886,7 @@ apply_set_up_worker(void)
 	pqsignal(SIGTERM, die);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnection(ot_database, NULL, 0);
+	BackgroundWorkerInitializeConnection(ot_database, NULL, BGWORKER_BYPASS_ALLOWCONN);
 	ot_is_apply_worker = true;
 
 	ot_user_set_up();

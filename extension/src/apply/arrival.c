@@ -534,7 +534,7 @@ arrival_set_up(void)
 	pqsignal(SIGINT, StatementCancelHandler);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnection(ot_database, NULL, 0);
+	BackgroundWorkerInitializeConnection(ot_database, NULL, BGWORKER_BYPASS_ALLOWCONN);
 	ot_session_watch_errors();
 	ot_is_apply_worker = ot_writes_early = true;
 	ot_user_set_up();

@@ -716,7 +716,7 @@ ot_evictor_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnection(ot_database, NULL, 0);
+	BackgroundWorkerInitializeConnection(ot_database, NULL, BGWORKER_BYPASS_ALLOWCONN);
 	(void) ot_my_slot();
 	watches = MemoryContextAllocZero(TopMemoryContext, sizeof(Watch) * ot_slots->nslots);
 

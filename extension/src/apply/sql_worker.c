@@ -81,7 +81,7 @@ ot_sql_worker_start(const char *name)
 	pqsignal(SIGINT, StatementCancelHandler);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnection(ot_database, NULL, 0);
+	BackgroundWorkerInitializeConnection(ot_database, NULL, BGWORKER_BYPASS_ALLOWCONN);
 	ot_settings_set_up_worker();
 	for (int i = 0; i < lengthof(settings); i++)
 		ot_sql_worker_set(settings[i][0], settings[i][1]);
