@@ -33,6 +33,8 @@ const EXPIRES_SOON_DAYS: i64 = (crate::tls::EXPIRES_SOON.as_secs() / 86_400) as 
 const HTTP_EXPIRES_SOON_DAYS: i64 = 7;
 /// A member that is connected and says nothing for longer is a problem.
 const MEMBER_SILENT_MAX: Duration = Duration::from_secs(5);
+/// PostgreSQL stops three million before the last of 2147 million, and should vacuum from 200 million on.
+const IDS_AGE_MAX: u64 = 1_500_000_000;
 
 /// The core thread's part.
 #[derive(Clone, Debug)]
@@ -602,9 +604,34 @@ fn problems(config: &NodeConfig, core: &CoreStatus, around: &Surroundings, quoru
             problems.push("PostgreSQL is starting, and takes no clients yet".into());
         }
     }
+    problems.extend(around.counts.as_deref().and_then(|counts| ids_run_out(counts.as_ref().ok()?)));
     problems.into_iter().map(without_errno).collect()
+}
+
+fn ids_run_out(counts: &Value) -> Option<String> {
+    let used = counts["ids_age"].as_u64().filter(|used| *used >= IDS_AGE_MAX)?;
+    // It does not change with each transaction.
+    let (used, of) = (used / 100_000_000, i32::MAX as u64 / 100_000_000);
+    Some(format!(
+        "PostgreSQL has used {used}00 million of {of}00 million transaction ids or MultiXactIds since a database was vacuumed, \
+         and with the last of them this region stops: `SELECT datname, age(datfrozenxid), mxid_age(datminmxid) FROM \
+         pg_database` says which database, and a VACUUM in it mends it once nothing old holds it up (prepared transactions, \
+         replication slots, sessions)"
+    ))
 }
 
 fn ids(ids: &[NodeId]) -> Vec<u32> {
     ids.iter().map(|id| id.0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_that_run_out_are_told_in_time() {
+        let told = |age: Value| ids_run_out(&serde_json::json!({ "ids_age": age }));
+        assert_eq!((told(1_499_999_999_u64.into()), told(Value::Null)), (None, None));
+        assert!(told(1_512_345_678.into()).unwrap().contains("1500 million of 2100 million"));
+    }
 }

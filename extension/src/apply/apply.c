@@ -430,11 +430,12 @@ apply_raised_below(const char *file)
 {
 	/* those of PostgreSQL that raise SQLSTATEs of resources, files and interrupts, and run below a function */
 	static const char *const files[] = {
-		"aset.c", "buffile.c", "bufmgr.c", "bump.c", "copydir.c", "deadlock.c", "dfmgr.c", "dsa.c",
-		"dshash.c", "dsm.c", "dsm_impl.c", "dynahash.c", "fd.c", "file_utils.c", "fileset.c", "generation.c", "ipc.c",
-		"localbuf.c", "lock.c", "logtape.c", "mcxt.c", "md.c", "nodeAgg.c", "nodeHashjoin.c", "parallel.c",
-		"pgstat_shmem.c", "postgres.c", "predicate.c", "procarray.c", "relmapper.c", "rewriteheap.c", "sharedfileset.c",
-		"sharedtuplestore.c", "shm_toc.c", "shmem.c", "slab.c", "slru.c", "smgr.c", "sync.c", "tuplestore.c", "xlog.c"
+		"aset.c", "buffile.c", "bufmgr.c", "bump.c", "copydir.c", "deadlock.c", "dfmgr.c", "dsa.c", "dshash.c",
+		"dsm.c", "dsm_impl.c", "dynahash.c", "fd.c", "file_utils.c", "fileset.c", "generation.c", "ipc.c",
+		"localbuf.c", "lock.c", "logtape.c", "mcxt.c", "md.c", "multixact.c", "nodeAgg.c", "nodeHashjoin.c",
+		"parallel.c", "pgstat_shmem.c", "postgres.c", "predicate.c", "procarray.c", "relmapper.c", "rewriteheap.c",
+		"sharedfileset.c", "sharedtuplestore.c", "shm_toc.c", "shmem.c", "slab.c", "slru.c", "smgr.c", "sync.c",
+		"tuplestore.c", "varsup.c", "xlog.c"
 	};
 
 	for (int i = 0; i < lengthof(files); i++)
@@ -488,6 +489,11 @@ ot_apply_fault(const ErrorData *edata)
 			/* what errcode_for_file_access() makes of these errors */
 		case ERRCODE_INSUFFICIENT_PRIVILEGE:
 			if (below && (edata->saved_errno == EACCES || edata->saved_errno == EPERM || edata->saved_errno == EROFS))
+				return OT_FAULT_PASSES;
+			break;
+			/* transaction ids have run out, until an operator vacuums */
+		case ERRCODE_PROGRAM_LIMIT_EXCEEDED:
+			if (strcmp(file, "varsup.c") == 0 || strcmp(file, "multixact.c") == 0)
 				return OT_FAULT_PASSES;
 			break;
 		case ERRCODE_INTERNAL_ERROR:

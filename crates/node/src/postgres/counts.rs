@@ -38,6 +38,7 @@ fn query() -> String {
              'up_s', extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8,
              'sessions', (SELECT count(*) FROM pg_stat_activity
                            WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()),
+             'ids_age', (SELECT max(greatest(age(datfrozenxid), mxid_age(datminmxid))) FROM pg_database),
              'sessions_max', current_setting('max_connections')::integer,
              'wal_bytes', (SELECT coalesce(sum(size), 0)::bigint FROM pg_ls_waldir()),
              'rollbacks', d.xact_rollback, 'deadlocks', d.deadlocks,
