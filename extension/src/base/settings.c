@@ -116,68 +116,70 @@ settings_assign_key_seed(const char *value, void *extra)
 void
 ot_settings_init(void)
 {
-	/* What the node tells its server; users do not set these. */
+	/*
+	 * What the node tells its server; users do not set these.  A region that joins
+	 * copies postgresql.auto.conf.
+	 */
 	DefineCustomStringVariable("onetrip.database",
 							   "The replicated database of this server.",
 							   "The server's other databases are local.",
 							   &ot_database, "onetrip",
-							   PGC_POSTMASTER, 0, NULL, NULL, NULL);
+							   PGC_POSTMASTER, GUC_DISALLOW_IN_AUTO_FILE, NULL, NULL, NULL);
 	DefineCustomStringVariable("onetrip.region",
 							   "The region of this server.",
 							   NULL,
 							   &ot_region, "",
-							   PGC_POSTMASTER, 0, NULL, NULL, NULL);
+							   PGC_POSTMASTER, GUC_DISALLOW_IN_AUTO_FILE, NULL, NULL, NULL);
 	DefineCustomStringVariable("onetrip.agent_socket",
 							   "Path of the Unix socket of this server's node.",
 							   NULL,
 							   &ot_agent_socket, "",
-							   PGC_POSTMASTER, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
+							   PGC_POSTMASTER, GUC_SUPERUSER_ONLY | GUC_DISALLOW_IN_AUTO_FILE, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.node_id",
 							"Number of this server's node in the cluster.",
 							NULL,
 							&ot_node_id, 0, 0, INT_MAX,
-							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+							PGC_POSTMASTER, GUC_DISALLOW_IN_AUTO_FILE, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.format_level",
 							"Which formats the cluster may use in write sets.",
 							"The node sets it from the level in force in the cluster.  The largest value is the highest level "
 							"that this library knows.",
 							&ot_format_level, 0, 0, OT_FORMAT_LEVEL_KNOWN,
-							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+							PGC_POSTMASTER, GUC_DISALLOW_IN_AUTO_FILE, NULL, NULL, NULL);
 	DefineCustomStringVariable("onetrip.key_seed",
 							   "Goes into the hash of every key: the cluster's secret, never shown.",
 							   "The same on every node, fixed when the cluster is made.",
 							   &key_seed_shown, "",
-							   PGC_POSTMASTER, GUC_SUPERUSER_ONLY | GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE,
+							   PGC_POSTMASTER, GUC_SUPERUSER_ONLY | GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_AUTO_FILE,
 							   settings_check_key_seed, settings_assign_key_seed, NULL);
 	DefineCustomIntVariable("onetrip.trace_every",
 							"Of how many COMMITs the node makes a trace of one; 0 makes none.",
 							"The node sets it from [traces] in node.toml.",
 							&ot_trace_every, 0, 0, INT_MAX,
-							PGC_SIGHUP, 0, NULL, NULL, NULL);
+							PGC_SIGHUP, GUC_DISALLOW_IN_AUTO_FILE, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.sequence_slot",
 							"Which of the interleaved sequence values are this server's.",
 							NULL,
 							&ot_sequence_slot, 0, 0, 1023,
-							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+							PGC_POSTMASTER, GUC_DISALLOW_IN_AUTO_FILE, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.sequence_stride",
 							"How many servers sequence values are interleaved for; 1 is dense.",
 							"The same on every node, fixed when the cluster is made.",
 							&ot_sequence_stride, 1, 1, 1024,
-							PGC_POSTMASTER, 0, NULL, NULL, NULL);
-
-	DefineCustomBoolVariable("onetrip.show_sequence_shares",
-							 "Shows in pg_sequence this server's shares of the sequences.",
-							 "If off, queries of pg_sequence show definitions as their owners wrote them.",
-							 &ot_show_sequence_shares, false,
-							 PGC_USERSET, 0, NULL, NULL, NULL);
+							PGC_POSTMASTER, GUC_DISALLOW_IN_AUTO_FILE, NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("onetrip.read_only",
 							 "This server is a read replica: it refuses changes of what is replicated.",
 							 "Temporary tables, and tables of another access method, may be written.",
 							 &ot_read_only, false,
-							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+							 PGC_SIGHUP, GUC_DISALLOW_IN_AUTO_FILE, NULL, NULL, NULL);
 
 	/* What users and operators choose. */
+	DefineCustomBoolVariable("onetrip.show_sequence_shares",
+							 "Shows in pg_sequence this server's shares of the sequences.",
+							 "If off, queries of pg_sequence show definitions as their owners wrote them.",
+							 &ot_show_sequence_shares, false,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.commit_timeout",
 							"How long COMMIT of a change, or a fresh read, waits for a majority of regions.",
 							"After that COMMIT ends with SQLSTATE 08007, outcome not known yet, and a fresh read with 55000.",

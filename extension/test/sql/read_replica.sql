@@ -20,7 +20,11 @@ CREATE MATERIALIZED VIEW m AS SELECT 1 AS a;
 INSERT INTO t VALUES (1, 'one'), (2, 'two');
 PREPARE early AS SELECT nextval('s') > 0 AS drawn;
 EXECUTE early;
+-- What the node tells its server cannot be set by others in a file that regions which join copy.
 ALTER SYSTEM SET onetrip.read_only = on;
+ALTER SYSTEM SET onetrip.sequence_slot = 3;
+ALTER SYSTEM SET onetrip.key_seed = '1';
+\! echo "onetrip.read_only = on" >> "$(psql -XAtc "SHOW config_file")"
 SELECT pg_reload_conf();
 \! for i in $(seq 600); do [ "$(psql -XAtc "SHOW onetrip.read_only")" = on ] && break; sleep 0.05; done
 SHOW onetrip.read_only;
@@ -96,17 +100,18 @@ COMMIT;
 SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
 
 -- A transaction that wrote before it became a replica cannot commit after that.
-ALTER SYSTEM RESET onetrip.read_only;
+\! sed -i '/^onetrip.read_only = on/d' "$(psql -XAtc "SHOW config_file")"
 SELECT pg_reload_conf();
 \! for i in $(seq 600); do [ "$(psql -XAtc "SHOW onetrip.read_only")" = off ] && break; sleep 0.05; done
 EXECUTE early;
 BEGIN;
 INSERT INTO t VALUES (3, 'no');
-\! psql -X -q -c 'ALTER SYSTEM SET onetrip.read_only = on' -c 'SELECT pg_reload_conf() AS reloading'
+\! echo "onetrip.read_only = on" >> "$(psql -XAtc "SHOW config_file")"
+\! psql -X -q -c 'SELECT pg_reload_conf() AS reloading'
 \! for i in $(seq 600); do [ "$(psql -XAtc "SHOW onetrip.read_only")" = on ] && break; sleep 0.05; done
 COMMIT;
 SHOW onetrip.read_only;
-ALTER SYSTEM RESET onetrip.read_only;
+\! sed -i '/^onetrip.read_only = on/d' "$(psql -XAtc "SHOW config_file")"
 SELECT pg_reload_conf();
 \! for i in $(seq 600); do [ "$(psql -XAtc "SHOW onetrip.read_only")" = off ] && break; sleep 0.05; done
 SELECT count(*) FROM t;
