@@ -1,4 +1,5 @@
-# Stands between a session and its node: passes on all frames (docs/agent-protocol.md) but READ, which it answers itself.
+# Stands between a session and its node: passes on all frames (docs/agent-protocol.md) but READ, which it answers itself,
+# and AWAIT while DIR/missing exists.
 #
 #   stand_in.pl DIR NODE_SOCKET
 #
@@ -8,7 +9,8 @@
 #   stale N   READ_AT with the number before, at 0; then the answer, at N
 #   silence   nothing; a later READ gets an answer to this one as well, before its own
 #   lost      the connection is closed
-# While DIR/old exists, HELLO says nothing that the node of an earlier release would not look at.
+# While DIR/old exists, HELLO says nothing that the node of an earlier release would not look at.  While DIR/missing exists,
+# the answer to AWAIT is that only the regions that are named there do not show the entry.
 #
 # It ends once DIR or the node's socket is gone.
 use strict;
@@ -47,6 +49,11 @@ sub serve {
                 last if length $buffer < 4 + $length;
                 my $frame = substr($buffer, 0, 4 + $length, '');
                 substr($frame, -16, 8) = "\0" x 8 if $type == 0x01 && -e "$dir/old";
+                if ($type == 0x0a && open my $named, '<', "$dir/missing") {
+                    chomp(my $missing = <$named>);
+                    syswrite($backend, pack('VCQ<v/a*', 11 + length $missing, 0x87, unpack('x5Q<', $frame), $missing));
+                    next;
+                }
                 if ($type != 0x09) {
                     syswrite($node, $frame);
                     next;

@@ -155,6 +155,7 @@ extern bool ot_in_event_trigger;	/* its function runs, in a recorded statement *
 extern bool ot_in_replicated_database(void);	/* needs a transaction */
 extern bool ot_capturing(void);
 extern void ot_check_writable(void);
+extern void ot_swallow_error(MemoryContext context, uint32 holdoff);
 
 /* user_context.c */
 #define OT_USER_RESTRICTED		(SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION)

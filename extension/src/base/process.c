@@ -70,3 +70,15 @@ ot_check_writable(void)
 				 errdetail("Temporary and unlogged tables may be written, and tables of another access method."),
 				 errhint("Connect to a region with a voter; onetrip status names them.")));
 }
+
+/*
+ * In PG_CATCH: lets the ERROR go.  It has also let interrupts through, which are held
+ * again as before.
+ */
+void
+ot_swallow_error(MemoryContext context, uint32 holdoff)
+{
+	MemoryContextSwitchTo(context);
+	FlushErrorState();
+	InterruptHoldoffCount = holdoff;
+}

@@ -1004,7 +1004,8 @@ ot_describe_key(uint32 key_number, OtConflictKey *key)
 	OtHash		hash;
 	ItemPointerData tid = ot_write_set_key_row(key_number, &hash);
 	Oid			relid = ot_write_set_key_table(key_number);
-	MemoryContext old = CurrentMemoryContext;
+	MemoryContext context = CurrentMemoryContext;
+	uint32		holdoff = InterruptHoldoffCount;
 
 	memset(key, 0, sizeof(*key));
 	if (!ItemPointerIsValid(&tid) || !OidIsValid(relid))
@@ -1018,8 +1019,7 @@ ot_describe_key(uint32 key_number, OtConflictKey *key)
 	}
 	PG_CATCH();
 	{
-		MemoryContextSwitchTo(old);
-		FlushErrorState();
+		ot_swallow_error(context, holdoff);
 		memset(key, 0, sizeof(*key));
 	}
 	PG_END_TRY();

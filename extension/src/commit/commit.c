@@ -59,6 +59,10 @@
  * waits longer for its turn, and if it is ended nevertheless, the client is
  * told which half is lost.
  *
+ * To send a message may raise an ERROR as well, of any level: a word of it, which
+ * lc_messages translates, may be none in the client's encoding.  So from the proposal
+ * on messages go to the server's log only (LOG_SERVER_ONLY), or are sent in PG_TRY.
+ *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -531,7 +535,7 @@ commit_propose_and_wait(OtTxnId txn, OtVerdict *verdict)
 		MemoryContextSwitchTo(TopTransactionContext);
 		edata = CopyErrorData();
 		FlushErrorState();
-		ereport(LOG,
+		ereport(LOG_SERVER_ONLY,
 				(errcode(edata->sqlerrcode),
 				 errmsg("after proposing a transaction: %s", edata->message)));
 		ot_commit_raise_unknown(txn);

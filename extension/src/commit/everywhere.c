@@ -12,7 +12,8 @@
  * termination end the wait.
  *
  * Runs in backends, in the middle of CommitTransaction() with interrupts held.
- * An ERROR here would be a PANIC, so whatever is raised becomes a WARNING.
+ * An ERROR here would be a PANIC, so whatever is raised becomes a WARNING; and if that
+ * cannot be sent, it is in the server's log alone.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -118,6 +119,28 @@ everywhere_wait(OtLogIndex at)
 }
 
 static void
+everywhere_wait_or_warn(OtLogIndex at)
+{
+	MemoryContext context = CurrentMemoryContext;
+	uint32		holdoff = InterruptHoldoffCount;
+
+	PG_TRY();
+	{
+		everywhere_wait(at);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(context);
+		edata = CopyErrorData();
+		ot_swallow_error(context, holdoff);
+		everywhere_warn(edata->message);
+	}
+	PG_END_TRY();
+}
+
+static void
 everywhere_after_locks(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
 {
 	OtLogIndex	at = awaited;
@@ -129,17 +152,11 @@ everywhere_after_locks(ResourceReleasePhase phase, bool is_commit, bool is_top_l
 	awaited.value = 0;
 	PG_TRY();
 	{
-		everywhere_wait(at);
+		everywhere_wait_or_warn(at);
 	}
 	PG_CATCH();
 	{
-		ErrorData  *edata;
-
-		MemoryContextSwitchTo(context);
-		edata = CopyErrorData();
-		FlushErrorState();
-		InterruptHoldoffCount = holdoff;
-		everywhere_warn(edata->message);
+		ot_swallow_error(context, holdoff);
 	}
 	PG_END_TRY();
 	ot_cost_end(true);

@@ -275,9 +275,7 @@ cost_after_locks(ResourceReleasePhase phase, bool is_commit, bool is_top_level, 
 	}
 	PG_CATCH();
 	{
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-		InterruptHoldoffCount = holdoff;
+		ot_swallow_error(context, holdoff);
 	}
 	PG_END_TRY();
 }

@@ -106,11 +106,9 @@ origin_take_own(void)
 	}
 	PG_CATCH();
 	{
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-		/* an ERROR leaves them, and lets interrupts through */
+		/* an ERROR leaves them */
 		LWLockReleaseAll();
-		InterruptHoldoffCount = holdoff;
+		ot_swallow_error(context, holdoff);
 	}
 	PG_END_TRY();
 	return is_back;
@@ -128,7 +126,7 @@ ot_origin_restore_own(bool committed)
 		return;
 	if (aside.is_free && !origin_take_own())
 	{
-		ereport(LOG,
+		ereport(LOG_SERVER_ONLY,
 				(errmsg("ending a session whose replication origin was taken by another one")));
 		(void) kill(MyProcPid, SIGTERM);
 		ot_session_end_later();

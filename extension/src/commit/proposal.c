@@ -173,7 +173,7 @@ proposal_take_verdict(Proposal *proposal, OtReader *body)
 	if (!ot_agent_get_verdict(body, verdict))
 	{
 		/* It will come again on the next connection. */
-		ereport(LOG,
+		ereport(LOG_SERVER_ONLY,
 				(errcode(OT_ERR_PROTOCOL),
 				 errmsg("the node sent a VERDICT that cannot be read")));
 		ot_agent_close(proposal->agent);

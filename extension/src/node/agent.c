@@ -181,11 +181,9 @@ agent_make_wait_set(OtAgent *agent)
 
 		MemoryContextSwitchTo(old);
 		edata = CopyErrorData();
-		FlushErrorState();
+		ot_swallow_error(old, held);
 		strlcpy(agent->error, edata->message, sizeof(agent->error));
 		FreeErrorData(edata);
-		/* errfinish() reset this, and a session that waits needs it. */
-		InterruptHoldoffCount = held;
 	}
 	PG_END_TRY();
 	return made;

@@ -74,6 +74,7 @@ PG_FUNCTION_INFO_V1(unit_truncate);
 PG_FUNCTION_INFO_V1(unit_skip_oids);
 PG_FUNCTION_INFO_V1(unit_lag_in_queue);
 PG_FUNCTION_INFO_V1(unit_limit_memory);
+PG_FUNCTION_INFO_V1(unit_refuse_messages);
 
 /* The values in the frames of testdata/agent/. */
 static const OtTxnId golden_txn = {2, UINT64CONST(0x1122334455667788), 77};
@@ -1169,5 +1170,26 @@ unit_limit_memory(PG_FUNCTION_ARGS)
 	}
 	if (setrlimit(RLIMIT_DATA, &limit) != 0)
 		elog(ERROR, "setrlimit: %m");
+	PG_RETURN_VOID();
+}
+
+/* ---- messages ---- */
+
+static void
+refuse_message(ErrorData *edata)
+{
+	if (edata->elevel < ERROR && edata->output_to_client)
+		elog(ERROR, "the client's encoding has no such character");
+}
+
+/*
+ * unit_refuse_messages(refuse boolean) returns void: while true, no message below an
+ * ERROR can be sent to the client of this session, as if its encoding lacked a character.
+ * The server's log must get it as well (log_min_messages).
+ */
+Datum
+unit_refuse_messages(PG_FUNCTION_ARGS)
+{
+	emit_log_hook = PG_GETARG_BOOL(0) ? refuse_message : NULL;
 	PG_RETURN_VOID();
 }
