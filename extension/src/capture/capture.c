@@ -682,7 +682,7 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot)
 	uint16		number;
 
 	info = ot_rel_info(rel);
-	number = ot_write_set_relation(rel);
+	number = ot_write_set_relation(rel, info->layout);
 
 	capture_check_replicable(info, rel, slot);
 
@@ -713,7 +713,7 @@ void
 ot_capture_contents(Relation rel, TupleTableSlot *slot)
 {
 	OtRelInfo  *info = ot_rel_info(rel);
-	uint16		number = ot_write_set_relation(rel);
+	uint16		number = ot_write_set_relation(rel, info->layout);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
 	HeapTuple	stored = ExecFetchSlotHeapTuple(slot, false, NULL);
 	OtRowImage	image;
@@ -760,7 +760,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 				  LockTupleMode lockmode, bool indexes_changed)
 {
 	OtRelInfo  *info = ot_rel_info(rel);
-	uint16		number = ot_write_set_relation(rel);
+	uint16		number = ot_write_set_relation(rel, info->layout);
 	TupleDesc	desc = RelationGetDescr(rel);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
 	OtRowImage	key;
@@ -820,7 +820,7 @@ void
 ot_capture_delete(Relation rel, ItemPointer tid, bool moves)
 {
 	OtRelInfo  *info = ot_rel_info(rel);
-	uint16		number = ot_write_set_relation(rel);
+	uint16		number = ot_write_set_relation(rel, info->layout);
 	TupleDesc	desc = RelationGetDescr(rel);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
 	TupleTableSlot *before = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);

@@ -14,8 +14,10 @@
 #include "capture/capture.h"
 
 /* write_set.c */
-extern uint16 ot_write_set_relation(Relation rel);
+extern uint16 ot_write_set_relation(Relation rel, uint32 layout);
 extern void ot_write_set_check_size(void);
+extern void ot_write_set_appended(void);
+extern bool ot_write_set_is_appending(void);
 extern bool ot_write_set_find_object(uint32 kind, Oid oid, uint32 *number);
 extern void ot_write_set_looks_names_up(void);
 extern bool ot_write_set_next_named(int *at, uint32 *kind, Oid *oid);

@@ -393,6 +393,7 @@ large_object_capture_cut(Oid loid, int32 pageno)
 	}
 	for (int i = 0; i < 4; i++)
 		ops->data[count_at + i] = (char) (count >> (8 * i));
+	ot_write_set_appended();
 	systable_endscan_ordered(scan);
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);

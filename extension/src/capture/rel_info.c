@@ -821,6 +821,8 @@ rel_info_build(OtRelInfo *info, Relation rel)
 {
 	OtRelInfo	made = {.relid = info->relid};
 
+	/* PostgreSQL runs functions of indexes to simplify their expressions */
+	OT_ASSERT(!ot_write_set_is_appending());
 	made.context = AllocSetContextCreate(CacheMemoryContext, "onetrip table",
 										 ALLOCSET_SMALL_SIZES);
 	/* While building, an invalidation must still be able to reach the entry. */

@@ -386,6 +386,7 @@ session_settings_put_settings(bool custom_too)
 	if (custom_too)
 		session_settings_put_custom(ops, &count);
 	session_settings_put_count(ops, at, count);
+	ot_write_set_appended();
 }
 
 /*

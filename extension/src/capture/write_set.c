@@ -214,6 +214,7 @@ static struct
 	bool		active;
 	MemoryContext context;
 	StringInfoData ops;
+	bool		appending;		/* an operation, which is not whole yet */
 	StringInfoData notes;		/* 'N' operations, all different */
 	notes_hash *note_places;	/* NULL: there is none */
 	Key		   *keys;
@@ -279,6 +280,7 @@ write_set_start(void)
 										   ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(ws.context);
 	initStringInfo(&ws.ops);
+	ws.appending = false;
 	ws.max_keys = 32;
 	ws.keys = palloc(sizeof(Key) * ws.max_keys);
 	ws.key_ids = keys_create(ws.context, 32, NULL);
@@ -403,6 +405,8 @@ ot_write_set_subxact_end(int nest_level, bool committed)
 {
 	Mark	   *mark;
 
+	if (!committed)
+		ws.appending = false;
 	if (!ws.active || ws.nmarks == 0)
 		return;
 	mark = &ws.marks[ws.nmarks - 1];
@@ -703,6 +707,7 @@ ot_write_set_tables(Oid *relids, int max)
 void
 ot_write_set_check_size(void)
 {
+	ot_write_set_appended();
 	if (unlikely(ws.ops.len / 1024 + ws.notes.len / 1024 + (int64) ws.nkeys * KEY_BYTES / 1024 >
 				 ot_max_write_set_kb))
 		ereport(ERROR,
@@ -712,17 +717,36 @@ ot_write_set_check_size(void)
 				 errhint("Split the work into several transactions, or raise onetrip.max_write_set.")));
 }
 
-/* The buffer to append one operation to.  Then call ot_write_set_check_size. */
+/*
+ * The buffer to append one operation to.  Then call ot_write_set_check_size.  Until
+ * then nothing may run a user's function, which may append operations of its own.
+ */
 StringInfo
 ot_write_set_append(void)
 {
 	ot_write_set_touch();
+	OT_ASSERT(!ws.appending);
+	ws.appending = true;
 	return &ws.ops;
+}
+
+/* The operation is whole, and whoever appended it checks the size later. */
+void
+ot_write_set_appended(void)
+{
+	ws.appending = false;
+}
+
+/* Is an operation being appended, so that no other one may be? */
+bool
+ot_write_set_is_appending(void)
+{
+	return ws.active && ws.appending;
 }
 
 /* The number of rel in this write set; introduces it on first use. */
 uint16
-ot_write_set_relation(Relation rel)
+ot_write_set_relation(Relation rel, uint32 layout)
 {
 	Oid			relid = RelationGetRelid(rel);
 	StringInfo	ops;
@@ -750,7 +774,8 @@ ot_write_set_relation(Relation rel)
 	ot_put_str(ops, schema);
 	ot_put_str(ops, RelationGetRelationName(rel));
 	ot_put_u16(ops, RelationGetNumberOfAttributes(rel));
-	ot_put_u32(ops, ot_rel_info(rel)->layout);
+	ot_put_u32(ops, layout);
+	ot_write_set_appended();
 	pfree(schema);
 	ws.relids[ws.nrelations] = relid;
 	return ws.nrelations++;
@@ -797,6 +822,7 @@ ot_write_set_number_object(uint32 kind, Oid oid)
 	slot = objects_insert(ws.object_numbers, id, &found);
 	slot->number = ws.nobjects;
 	ws.objects[ws.nobjects] = id;
+	ot_write_set_appended();
 	ot_write_set_looks_names_up();
 	return ws.nobjects++;
 }

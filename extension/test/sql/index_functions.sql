@@ -136,6 +136,34 @@ REINDEX INDEX CONCURRENTLY job_i;
 SELECT count(*) FROM noted WHERE id = -1;
 SELECT to_regclass('made') AS made, last_value < 50 AS not_set FROM noted_id_seq;
 
+-- PostgreSQL runs them to simplify expressions, also while a change is recorded; what they change is recorded whole, before it.
+CREATE TABLE folded (id int PRIMARY KEY, v int);
+CREATE TABLE beside (v int);
+CREATE FUNCTION changes(index_of_other text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO index_functions.beside VALUES (1);
+    -- so that PostgreSQL does it once more
+    UPDATE pg_attribute SET attstattarget = attstattarget
+        WHERE attrelid IN ('index_functions.folded'::regclass, index_of_other::regclass);
+END $$;
+CREATE FUNCTION folds(index_of_other text) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('index_functions.change', true) = 'yes' THEN
+        PERFORM index_functions.changes(index_of_other);
+    END IF;
+    RETURN 1;
+END $$;
+CREATE INDEX folded_a ON folded ((v + folds('index_functions.folded_b')));
+CREATE INDEX folded_b ON folded ((v + folds('index_functions.folded_a')));
+INSERT INTO folded VALUES (1, 2);
+UPDATE pg_attribute SET attstattarget = attstattarget WHERE attrelid IN ('folded'::regclass, 'folded_a'::regclass, 'folded_b'::regclass);
+BEGIN;
+SET LOCAL index_functions.change = 'yes';
+DELETE FROM folded;
+SET LOCAL index_functions.change = 'no';
+SELECT DISTINCT operations FROM unit.operations() operations WHERE operations !~ '^[GT]' ORDER BY 1;
+ROLLBACK;
+
 -- The session is as it was.
 SHOW transaction_read_only;
 INSERT INTO plain_index VALUES (5, 'nothing');
