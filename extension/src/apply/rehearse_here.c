@@ -187,9 +187,12 @@ rehearse_carry_out_and_roll_back(OtReader *r, bool compare)
 		(void) ot_apply_operations(r);
 		if (compare)
 			rehearse_say_what_came();
+		ot_is_apply_worker = ot_is_rehearsing = ot_is_comparing = false;
 	}
 	PG_CATCH();
 	{
+		/* first: there may be no memory for the rest */
+		ot_is_apply_worker = ot_is_rehearsing = ot_is_comparing = false;
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
@@ -201,7 +204,6 @@ rehearse_carry_out_and_roll_back(OtReader *r, bool compare)
 	}
 	PG_END_TRY();
 	disable_timeout(limit, false);
-	ot_is_apply_worker = ot_is_rehearsing = ot_is_comparing = false;
 	RollbackAndReleaseCurrentSubTransaction();
 	ot_apply_let_locks_go();
 	MemoryContextSwitchTo(context);
