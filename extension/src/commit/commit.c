@@ -1050,8 +1050,9 @@ commit_subxact_callback(SubXactEvent event, SubTransactionId my_subid,
 	switch (event)
 	{
 		case SUBXACT_EVENT_START_SUB:
-			ot_write_set_subxact_start(GetCurrentTransactionNestLevel());
+			/* if this one fails, the other has nothing to undo */
 			ot_row_lock_subxact_start(GetCurrentTransactionNestLevel());
+			ot_write_set_subxact_start(GetCurrentTransactionNestLevel());
 			break;
 		case SUBXACT_EVENT_COMMIT_SUB:
 			ot_write_set_subxact_end(GetCurrentTransactionNestLevel(), true);
