@@ -39,6 +39,7 @@ typedef struct OtRecentRow
 typedef struct OtRowFinder
 {
 	Relation	rel;
+	TupleDesc	desc;
 	OtRelInfo  *info;
 	MemoryContext context;
 	MemoryContext candidate_context;
@@ -96,7 +97,7 @@ extern void ot_apply_rows_close(void);
 extern void ot_apply_large_object(OtReader *r);
 
 /* find_row.c */
-extern void ot_row_finder_open(OtRowFinder *finder, Relation rel, OtRelInfo *info);
+extern void ot_row_finder_open(OtRowFinder *finder, Relation rel, TupleDesc desc, OtRelInfo *info);
 extern void ot_row_finder_read(OtRowFinder *finder, OtReader *r);
 extern void ot_row_finder_find(OtRowFinder *finder, TupleTableSlot *slot);
 extern void ot_row_finder_written(OtRowFinder *finder, TupleTableSlot *row);

@@ -65,6 +65,7 @@ typedef struct OpenTable
 	/* the rest is valid only while the table is open */
 	Relation	rel;
 	OtRelInfo  *info;
+	TupleDesc	desc;			/* pinned by given_row: an invalidation may replace rel's */
 	EState	   *estate;
 	ResultRelInfo *result_rel;
 	List	   *unchecked;		/* unique indexes that may get duplicates */
@@ -346,7 +347,8 @@ apply_row_open_table(OpenTable *table)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("rows of table \"%s.%s\" are not written before they are decided",
 						table->schema, table->name)));
-	table->given_row = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsHeapTuple);
+	table->desc = RelationGetDescr(table->rel);
+	table->given_row = MakeSingleTupleTableSlot(table->desc, &TTSOpsHeapTuple);
 	/* A copy, since the cached one may be freed while the table is open. */
 	table->new_row = MakeSingleTupleTableSlot(CreateTupleDescCopy(table->info->as_given),
 											  &TTSOpsVirtual);
@@ -360,7 +362,7 @@ apply_row_open_table(OpenTable *table)
 		table->unchecked == NIL;
 	table->batch_rows = NULL;
 	table->nbatch_rows = 0;
-	ot_row_finder_open(&table->finder, table->rel, table->info);
+	ot_row_finder_open(&table->finder, table->rel, table->desc, table->info);
 	MemoryContextSwitchTo(old);
 }
 
@@ -560,15 +562,13 @@ apply_row_update_row(OpenTable *table, const OtRowRead *read, OtUpdateIndexes *u
 static TupleTableSlot *
 apply_row_store(OpenTable *table, OtRowRead *row)
 {
-	TupleDesc	desc = RelationGetDescr(table->rel);
-
 	if (row->nparts == 0)
 	{
 		ExecStoreHeapTuple(row->tuple, table->given_row, true);
 		return table->given_row;
 	}
 	ExecClearTuple(table->new_row);
-	ot_row_deform(row, desc, table->new_row->tts_values, table->new_row->tts_isnull);
+	ot_row_deform(row, table->desc, table->new_row->tts_values, table->new_row->tts_isnull);
 	ExecStoreVirtualTuple(table->new_row);
 	return table->new_row;
 }
@@ -587,7 +587,7 @@ typedef struct Changes
 static void
 apply_row_get_changes(OtReader *r, OpenTable *table, Changes *changes)
 {
-	TupleDesc	desc = RelationGetDescr(table->rel);
+	TupleDesc	desc = table->desc;
 
 	changes->changed = (const bits8 *) ot_get_bytes(r, BITMAPLEN(desc->natts));
 	changes->values = palloc(sizeof(Datum) * desc->natts);
@@ -644,7 +644,7 @@ apply_row_unchanged(OpenTable *table, Changes *changes, int column)
 static void
 apply_row_merge_changes(OpenTable *table, Changes *changes)
 {
-	TupleDesc	desc = RelationGetDescr(table->rel);
+	TupleDesc	desc = table->desc;
 	TupleTableSlot *to = table->new_row;
 
 	changes->row.nparts = changes->nparts;
@@ -846,7 +846,7 @@ apply_row_add_to_batch(OpenTable *table, HeapTuple row)
 		if (table->batch_rows == NULL)
 			table->batch_rows = palloc(sizeof(TupleTableSlot *) * BATCH_ROWS_MAX);
 		table->batch_rows[table->nbatch_rows++] =
-			MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsHeapTuple);
+			MakeSingleTupleTableSlot(table->desc, &TTSOpsHeapTuple);
 		MemoryContextSwitchTo(old);
 	}
 	ExecStoreHeapTuple(row, table->batch_rows[batch.rows++], true);
@@ -876,7 +876,7 @@ ot_apply_insert(OtReader *r, int options)
 	MemoryContext old = MemoryContextSwitchTo(context);
 	OtRowRead	read;
 
-	ot_row_read(r, table->info, RelationGetDescr(table->rel), &read);
+	ot_row_read(r, table->info, table->desc, &read);
 	/* what is to be out of line is stored so row by row */
 	if (context != row_context && read.nparts == 0)
 	{

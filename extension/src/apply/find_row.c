@@ -75,12 +75,16 @@ find_row_open_index(OtRowFinder *finder, Oid index, int nkeys)
 	}
 }
 
-/* The finder's scans live in the current memory context, until it is closed. */
+/*
+ * The finder's scans live in the current memory context, until it is closed, and until
+ * then the caller has the descriptor pinned.
+ */
 void
-ot_row_finder_open(OtRowFinder *finder, Relation rel, OtRelInfo *info)
+ot_row_finder_open(OtRowFinder *finder, Relation rel, TupleDesc desc, OtRelInfo *info)
 {
 	memset(finder, 0, sizeof(*finder));
 	finder->rel = rel;
+	finder->desc = desc;
 	finder->info = info;
 	finder->context = CurrentMemoryContext;
 	finder->whole_row = info->identity < 0;
@@ -126,7 +130,7 @@ find_row_spell_key(OtRowFinder *finder)
 	for (int i = 0; i < finder->nkeys; i++)
 	{
 		AttrNumber	column = finder->index->rd_index->indkey.values[i] - 1;
-		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(finder->rel), column);
+		Form_pg_attribute att = TupleDescAttr(finder->desc, column);
 		Datum		value = finder->keys[i].sk_argument;
 		const void *bytes = att->attbyval ? (const void *) &value : DatumGetPointer(value);
 		uint32		size = att->attbyval ? sizeof(Datum) : att->attlen;
@@ -208,7 +212,7 @@ find_row_at_recent_place(OtRowFinder *finder, TupleTableSlot *slot)
 void
 ot_row_finder_read(OtRowFinder *finder, OtReader *r)
 {
-	TupleDesc	desc = RelationGetDescr(finder->rel);
+	TupleDesc	desc = finder->desc;
 
 	finder->values = palloc(sizeof(Datum) * desc->natts);
 	finder->nulls = palloc(sizeof(bool) * desc->natts);
@@ -299,8 +303,7 @@ static bool
 find_row_is_equal(OtRowFinder *finder, TupleTableSlot *slot)
 {
 	MemoryContext old = MemoryContextSwitchTo(finder->candidate_context);
-	bool		equal = ot_whole_row_equals(finder->info, RelationGetDescr(finder->rel),
-											finder->values, finder->nulls, slot);
+	bool		equal = ot_whole_row_equals(finder->info, finder->desc, finder->values, finder->nulls, slot);
 
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(finder->candidate_context);
@@ -360,7 +363,7 @@ static uint64
 find_row_short_hash(OtRowFinder *finder, const Datum *values, const bool *nulls)
 {
 	MemoryContext old = MemoryContextSwitchTo(finder->candidate_context);
-	uint64		hash = ot_whole_row_short_hash(finder->info, RelationGetDescr(finder->rel), values, nulls);
+	uint64		hash = ot_whole_row_short_hash(finder->info, finder->desc, values, nulls);
 
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(finder->candidate_context);

@@ -450,10 +450,9 @@ capture_same_value(Form_pg_attribute att, Datum a, Datum b)
  * those of the row that is `stored`.
  */
 static void
-capture_image_of_key(OtRowImage *key, OtRelInfo *info, Relation rel, HeapTuple stored,
-					 const Datum *values)
+capture_image_of_key(OtRowImage *key, OtRelInfo *info, Relation rel, TupleDesc desc,
+					 HeapTuple stored, const Datum *values)
 {
-	TupleDesc	desc = RelationGetDescr(rel);
 	OtIndex    *identity = &info->indexes[info->identity];
 	Datum	   *key_values;
 	bool	   *key_nulls;
@@ -670,33 +669,44 @@ capture_check_fits_everywhere(OtRelInfo *info, Relation rel, TupleTableSlot *giv
 	ExecDropSingleTupleTableSlot(slot);
 }
 
+/*
+ * The table's descriptor, until ReleaseTupleDesc().  An invalidation, which may come
+ * whenever something is looked up, replaces the table's, and who pins the old one only
+ * then frees it twice.
+ */
+static TupleDesc
+capture_pin_desc(Relation rel)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	PinTupleDesc(desc);
+	return desc;
+}
+
 void
 ot_capture_insert(Relation rel, TupleTableSlot *slot)
 {
-	OtRelInfo  *info;
+	OtRelInfo  *info = ot_rel_info(rel);
+	uint16		number = ot_write_set_relation(rel, info->layout);
+	TupleDesc	desc = capture_pin_desc(rel);
+	MemoryContext old = MemoryContextSwitchTo(row_context);
 	OtRowImage	image;
 	HeapTupleData stored;
 	Buffer		buffer;
 	StringInfo	ops;
-	MemoryContext old;
-	uint16		number;
-
-	info = ot_rel_info(rel);
-	number = ot_write_set_relation(rel, info->layout);
 
 	capture_check_replicable(info, rel, slot);
-
-	old = MemoryContextSwitchTo(row_context);
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
 	capture_take_unique_values(info, slot);
 	capture_check_functions(info, slot);
 	capture_inserted(rel, slot, &stored, &buffer);
 	capture_check_fits_everywhere(info, rel, slot, &stored);
-	ot_row_image_of_tuple(&image, info, RelationGetDescr(rel), &stored);
+	ot_row_image_of_tuple(&image, info, desc, &stored);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'I');
 	ot_put_u16(ops, number);
 	ot_row_image_put(ops, &image, info->natts);
+	ReleaseTupleDesc(desc);
 	if (BufferIsValid(buffer))
 		ReleaseBuffer(buffer);
 	MemoryContextSwitchTo(old);
@@ -714,6 +724,7 @@ ot_capture_contents(Relation rel, TupleTableSlot *slot)
 {
 	OtRelInfo  *info = ot_rel_info(rel);
 	uint16		number = ot_write_set_relation(rel, info->layout);
+	TupleDesc	desc = capture_pin_desc(rel);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
 	HeapTuple	stored = ExecFetchSlotHeapTuple(slot, false, NULL);
 	OtRowImage	image;
@@ -723,12 +734,13 @@ ot_capture_contents(Relation rel, TupleTableSlot *slot)
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
 	capture_check_functions(info, slot);
 	capture_check_fits_everywhere(info, rel, slot, stored);
-	ot_row_image_of_tuple(&image, info, RelationGetDescr(rel), stored);
+	ot_row_image_of_tuple(&image, info, desc, stored);
 	ops = ot_write_set_append();
 	/* before that level another region may not know it, and decodes these rows */
 	ot_put_u8(ops, ot_format_level >= 1 ? 'C' : 'I');
 	ot_put_u16(ops, number);
 	ot_row_image_put(ops, &image, info->natts);
+	ReleaseTupleDesc(desc);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(row_context);
 	ot_write_set_check_size();
@@ -769,7 +781,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	HeapTupleData new_stored;
 	Buffer		old_buffer;
 	Buffer		new_buffer;
-	/* pins the descriptor: an invalidation may replace it, and who pins it only then frees it twice */
+	/* pins the descriptor, as capture_pin_desc() does */
 	TupleTableSlot *before = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
 	bits8	   *changed = palloc(BITMAPLEN(desc->natts));
 	OtKeyMode	mode = ot_row_lock_to_mode(lockmode);
@@ -799,7 +811,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 		capture_check_functions(info, slot);
 		capture_check_fits_everywhere(info, rel, slot, &new_stored);
 	}
-	capture_image_of_key(&key, info, rel, &old_stored, before->tts_values);
+	capture_image_of_key(&key, info, rel, desc, &old_stored, before->tts_values);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'U');
 	ot_put_u16(ops, number);
@@ -837,7 +849,7 @@ ot_capture_delete(Relation rel, ItemPointer tid, bool moves)
 	capture_take_unique_values(info, before);
 	if (info->identity < 0)
 		capture_take_whole_row(info, before, OT_UPDATE);
-	capture_image_of_key(&key, info, rel, &stored, before->tts_values);
+	capture_image_of_key(&key, info, rel, desc, &stored, before->tts_values);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, moves && ot_format_level >= 1 ? 'M' : 'D');
 	ot_put_u16(ops, number);
@@ -952,7 +964,7 @@ capture_find_index(Relation rel, ItemPointer tid, OtHash hash, Datum *values, bo
 	/* it need not be there any more, nor be the row that it was */
 	if (!heap_fetch(rel, SnapshotAny, &stored, &buffer, false))
 		return NULL;
-	heap_deform_tuple(heap_copytuple(&stored), RelationGetDescr(rel), slot->tts_values, slot->tts_isnull);
+	heap_deform_tuple(heap_copytuple(&stored), slot->tts_tupleDescriptor, slot->tts_values, slot->tts_isnull);
 	ReleaseBuffer(buffer);
 	ExecStoreVirtualTuple(slot);
 	for (int i = 0; i < info->nindexes; i++)

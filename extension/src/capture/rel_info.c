@@ -180,8 +180,8 @@ rel_info_describe_column(OtColumn *column, Form_pg_attribute att)
 	if (column->dropped)
 		return;
 	column->type = att->atttypid;
-	column->can_move_out = TypeIsToastable(att->atttypid);
-	column->contains_names = ot_type_contains_names(att->atttypid);
+	column->can_move_out = TypeIsToastable(column->type);
+	column->contains_names = ot_type_contains_names(column->type);
 }
 
 /*
@@ -569,9 +569,10 @@ rel_info_tells_rows_apart(Relation rel, Relation index_rel)
 			return false;
 		/* of two indexes on the same columns, both then mean the same by equal */
 		att = TupleDescAttr(RelationGetDescr(rel), attnum - 1);
+		if (index_rel->rd_indcollation[i] != att->attcollation)
+			return false;
 		opclass = GetDefaultOpClass(att->atttypid, BTREE_AM_OID);
-		if (!OidIsValid(opclass) || get_opclass_family(opclass) != index_rel->rd_opfamily[i] ||
-			index_rel->rd_indcollation[i] != att->attcollation)
+		if (!OidIsValid(opclass) || get_opclass_family(opclass) != index_rel->rd_opfamily[i])
 			return false;
 	}
 	return true;
@@ -794,7 +795,7 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 	info->columns = palloc(sizeof(OtColumn) * Max(info->natts, 1));
 	for (int i = 0; i < info->natts; i++)
 	{
-		rel_info_describe_column(&info->columns[i], TupleDescAttr(RelationGetDescr(rel), i));
+		rel_info_describe_column(&info->columns[i], TupleDescAttr(info->as_given, i));
 		info->contains_names |= info->columns[i].contains_names;
 	}
 	MemoryContextSwitchTo(old);
