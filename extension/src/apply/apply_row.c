@@ -427,7 +427,8 @@ ot_apply_rows_close(void)
  * An invalidation in that time rebuilds the relation: it then has a new
  * descriptor and new options.  Its old descriptor survives, since it is pinned;
  * its old options are freed, so the forced options are allocated as the
- * relation's own are.  The toaster then decides by sizes again.
+ * relation's own are, which later ones may be in the place of.  The toaster then
+ * decides by sizes again.
  */
 typedef struct Storage
 {
@@ -435,6 +436,7 @@ typedef struct Storage
 	char	   *attstorage;
 	bytea	   *options;
 	StdRdOptions *forced;
+	int			target;			/* of the forced options, and no others */
 } Storage;
 
 static void
@@ -452,8 +454,8 @@ apply_row_force_storage(Storage *saved, OpenTable *table, const OtRowRead *row, 
 		memcpy(saved->forced, rel->rd_options, sizeof(StdRdOptions));
 	SET_VARSIZE(saved->forced, sizeof(StdRdOptions));
 	/* Smaller than any row with a TOAST pointer, larger than its header. */
-	saved->forced->toast_tuple_target =
-		MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(desc->natts)) + 1;
+	saved->target = MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(desc->natts)) + 1;
+	saved->forced->toast_tuple_target = saved->target;
 	for (int i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
@@ -483,7 +485,7 @@ apply_row_put_storage_back(Storage *saved, OpenTable *table)
 		TupleDescAttr(saved->desc, i)->attstorage = saved->attstorage[i];
 		OT_ATTRIBUTE_CHANGED(saved->desc, i);
 	}
-	if (rel->rd_options == (bytea *) saved->forced)
+	if (rel->rd_options == (bytea *) saved->forced && saved->forced->toast_tuple_target == saved->target)
 	{
 		rel->rd_options = saved->options;
 		pfree(saved->forced);
