@@ -162,13 +162,25 @@ rehearse_limit_time(void)
 	return limit;
 }
 
+/* Rolls the subtransaction back.  The session is an ordinary one again. */
+static void
+rehearse_end(MemoryContext context, ResourceOwner owner, TimeoutId limit)
+{
+	MemoryContextSwitchTo(context);
+	disable_timeout(limit, false);
+	ot_is_apply_worker = ot_is_rehearsing = ot_is_comparing = false;
+	RollbackAndReleaseCurrentSubTransaction();
+	ot_apply_let_locks_go();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+}
+
 /* Applies the write set in a subtransaction, and rolls that back. */
 static void
 rehearse_carry_out_and_roll_back(OtReader *r, bool compare)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
-	ErrorData  *volatile error = NULL;
 	TimeoutId	limit = rehearse_limit_time();
 
 	noted_code = 0;
@@ -187,13 +199,13 @@ rehearse_carry_out_and_roll_back(OtReader *r, bool compare)
 		(void) ot_apply_operations(r);
 		if (compare)
 			rehearse_say_what_came();
-		ot_is_apply_worker = ot_is_rehearsing = ot_is_comparing = false;
 	}
 	PG_CATCH();
 	{
-		/* first: there may be no memory for the rest */
-		ot_is_apply_worker = ot_is_rehearsing = ot_is_comparing = false;
-		MemoryContextSwitchTo(context);
+		ErrorData  *error;
+
+		/* before any other error leaves, such as that there is no memory for a copy of this one */
+		rehearse_end(context, owner, limit);
 		error = CopyErrorData();
 		FlushErrorState();
 		rehearse_say_whether_failed(error);
@@ -201,15 +213,10 @@ rehearse_carry_out_and_roll_back(OtReader *r, bool compare)
 			error->sqlerrcode = ERRCODE_INTERNAL_ERROR;
 		answers = false;
 		rehearse_cut_error(error);
+		ReThrowError(error);
 	}
 	PG_END_TRY();
-	disable_timeout(limit, false);
-	RollbackAndReleaseCurrentSubTransaction();
-	ot_apply_let_locks_go();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	if (error)
-		ReThrowError(error);
+	rehearse_end(context, owner, limit);
 }
 
 /*
