@@ -881,6 +881,11 @@ ot_apply_set_up_session(void)
 {
 	ot_settings_set_up_worker();
 	ot_sql_worker_set("session_replication_role", "replica");
+	/*
+	 * Parallel workers do not know for whom they work; and whether there are any, in which
+	 * a function may fail that is declared to be safe there, is each server's own.
+	 */
+	ot_sql_worker_set("max_parallel_maintenance_workers", "0");
 	ot_session_settings_set_up();
 }
 

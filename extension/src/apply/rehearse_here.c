@@ -243,8 +243,6 @@ ot_rehearse(PG_FUNCTION_ARGS)
 	if (compare)
 	{
 		(void) ot_get_u8(&r);
-		/* they would look at the rows */
-		SetConfigOption("max_parallel_maintenance_workers", "0", PGC_USERSET, PGC_S_SESSION);
 		if (!ot_has_more(&r))
 			rehearse_say_whether_busy(base);
 	}

@@ -77,6 +77,7 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -434,6 +435,10 @@ ot_index_build(Oid table, Oid index)
 		PushActiveSnapshot(GetTransactionSnapshot());
 		ddl_index_empty(index);
 		ddl_index_enter_owner(&owner, table);
+		/* whether the table is large enough for parallel workers is each server's own, and a function may fail in one */
+		if (!ot_ddl_index_is_built_in(index))
+			(void) set_config_option("max_parallel_maintenance_workers", "0", PGC_USERSET,
+									 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 		index_concurrently_build(table, index);
 		ot_user_leave(&owner);
 		PopActiveSnapshot();

@@ -56,6 +56,7 @@ extern void ot_ddl_stand_in_line(void);
 extern void ot_ddl_leave_line(void);
 extern void ot_ddl_take_schema_key(void);
 extern void ot_ddl_take_schema_key_for(Node *stmt, const char *query);
+extern bool ot_ddl_index_is_built_in(Oid index);
 
 /* ddl_lock.c */
 extern void ot_ddl_lock_relations(Node *stmt);

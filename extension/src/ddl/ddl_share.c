@@ -405,6 +405,21 @@ ddl_share_key_is_built_in(Relation partitioned)
 	return answer;
 }
 
+/* Do its expressions, and its condition, call nothing but what is built in? */
+bool
+ot_ddl_index_is_built_in(Oid index)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	bool		answer;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for index %u", index);
+	answer = ddl_share_stored_is_built_in(INDEXRELID, tuple, Anum_pg_index_indexprs) &&
+		ddl_share_stored_is_built_in(INDEXRELID, tuple, Anum_pg_index_indpred);
+	ReleaseSysCache(tuple);
+	return answer;
+}
+
 static bool
 ddl_share_indexes_are_built_in(Relation rel)
 {
@@ -412,15 +427,7 @@ ddl_share_indexes_are_built_in(Relation rel)
 	ListCell   *lc;
 
 	foreach(lc, RelationGetIndexList(rel))
-	{
-		HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(lfirst_oid(lc)));
-
-		if (!HeapTupleIsValid(tuple))
-			elog(ERROR, "cache lookup failed for index %u", lfirst_oid(lc));
-		answer &= ddl_share_stored_is_built_in(INDEXRELID, tuple, Anum_pg_index_indexprs) &&
-			ddl_share_stored_is_built_in(INDEXRELID, tuple, Anum_pg_index_indpred);
-		ReleaseSysCache(tuple);
-	}
+		answer &= ot_ddl_index_is_built_in(lfirst_oid(lc));
 	return answer;
 }
 

@@ -1,6 +1,6 @@
 //! Every region gets what a statement made in its own region, even where the same words would make something else.
 
-use crate::lab::{number, start, subjects, text, Lab};
+use crate::lab::{number, start, subjects, text, until, Lab, SOON};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long"]
@@ -434,7 +434,7 @@ async fn what_a_statement_means_at_home_it_means_in_every_region() {
     let lab =
         start("recipes_meaning", "roles, names, functions and rows that a statement meets otherwise elsewhere").await;
     subjects!(lab, 1;
-        functions_of_indexes, temporary_objects, create_table_as, typed_tables, rows_of_one_region,
+        functions_of_indexes, parallel_builds, temporary_objects, create_table_as, typed_tables, rows_of_one_region,
         advisory_locks, settings_of_functions
     );
 }
@@ -463,6 +463,27 @@ async fn functions_of_indexes(lab: &Lab) {
     }
     lab.shows("select (select count(*) from doing) || ' ' || (select count(*) from doing_some) || ' ' || (select count(*) from did)", "1 1 0")
         .await;
+}
+
+/// How large a table is built by parallel workers is each server's setting, and a function may say wrongly that it may
+/// run there.
+async fn parallel_builds(lab: &Lab) {
+    let [a, b, _] = lab.sessions().await;
+    b.must("alter system set min_parallel_table_scan_size = 0").await;
+    b.must("select pg_reload_conf()").await;
+    a.must(
+        "create table numbers (id int primary key, t text); insert into numbers select g, g from generate_series(1, 20000) g;
+         create function as_number(t text) returns int language plpgsql immutable parallel safe as $$
+         begin return t::int; exception when others then return null; end $$;
+         set max_parallel_maintenance_workers = 0",
+    )
+    .await;
+    a.must("create index on numbers (as_number(t))").await;
+    a.must("create index concurrently numbers_job on numbers (as_number(t))").await;
+    let built = "select count(*) from pg_index where indrelid = 'numbers'::regclass and indisvalid";
+    until("b has built both", SOON, || async { Ok(number(&b, built).await? == 3) }).await.unwrap();
+    b.must("alter system reset min_parallel_table_scan_size").await;
+    b.must("select pg_reload_conf()").await;
 }
 
 /// Temporary objects hide permanent ones.  A statement that goes through uses the permanent object, which every region
