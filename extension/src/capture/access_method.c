@@ -33,6 +33,7 @@
 #include "commands/defrem.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "nodes/execnodes.h"
 #include "storage/ipc.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
@@ -444,6 +445,14 @@ ot_nontransactional_truncate(Relation rel)
 
 /* ---- heap code that insists on heap's own routine ---- */
 
+/* Rows that older snapshots see, of a table that has got the index since (access_method_has_dead_rows()). */
+static bool
+access_method_may_lack_dead_rows(Relation index, TransactionId oldest_xmin)
+{
+	return index->rd_index->indcheckxmin &&
+		!TransactionIdPrecedes(HeapTupleHeaderGetXmin(index->rd_indextuple->t_data), oldest_xmin);
+}
+
 static void
 ot_relation_copy_for_cluster(Relation old_rel, Relation new_rel, Relation old_index,
 							 bool use_sort, TransactionId oldest_xmin,
@@ -451,16 +460,66 @@ ot_relation_copy_for_cluster(Relation old_rel, Relation new_rel, Relation old_in
 							 double *num_tuples, double *tups_vacuumed,
 							 double *tups_recently_dead)
 {
+	/* the index tells the order, and not which rows there are; only a B-tree can be sorted by */
+	const bool	incomplete = old_index != NULL && access_method_may_lack_dead_rows(old_index, oldest_xmin);
+	const bool	sortable = old_index != NULL && old_index->rd_rel->relam == BTREE_AM_OID;
+
 	AS_HEAPS(old_rel, new_rel);
 	{
-		heap_methods->relation_copy_for_cluster(old_rel, new_rel, old_index, use_sort,
-												oldest_xmin, xid_cutoff, multi_cutoff,
+		heap_methods->relation_copy_for_cluster(old_rel, new_rel,
+												incomplete && !sortable ? NULL : old_index,
+												use_sort || (incomplete && sortable), oldest_xmin,
+												xid_cutoff, multi_cutoff,
 												num_tuples, tups_vacuumed,
 												tups_recently_dead);
 	}
 	AS_HEAP_END();
 }
 
+static void
+access_method_note_dead(Relation index, ItemPointer tid, Datum *values, bool *nulls, bool alive, void *found)
+{
+	*(bool *) found |= !alive;
+}
+
+/*
+ * Would heap put row versions into the index that only older snapshots see, or none?
+ * It computes the index's expressions for these as well, and which ones there are is
+ * each server's own: it depends on the snapshots in use there, and on the room in its
+ * pages, since versions before a heap-only update are left out.
+ */
+static bool
+access_method_has_dead_rows(Relation rel, Relation index_rel, const IndexInfo *index_info,
+							bool allow_sync, BlockNumber start, BlockNumber nblocks)
+{
+	IndexInfo	bare = *index_info;
+	bool		found = false;
+
+	bare.ii_NumIndexAttrs = 0;
+	bare.ii_Expressions = NIL;
+	bare.ii_Predicate = NIL;
+	bare.ii_Unique = false;
+	bare.ii_ExclusionOps = NULL;
+	(void) heap_methods->index_build_range_scan(rel, index_rel, &bare, allow_sync, false, false, start,
+												nblocks, access_method_note_dead, &found, NULL);
+	return found;
+}
+
+/*
+ * Is the index one that this transaction makes usable?  Only such a one can be kept
+ * from older snapshots, by pg_index.indcheckxmin.
+ */
+static bool
+access_method_is_made_here(Relation index)
+{
+	return index->rd_createSubid != InvalidSubTransactionId || !index->rd_index->indisvalid;
+}
+
+/*
+ * What another region's statement builds here must not fail for a row version that
+ * is dead: it is built from a snapshot then, as CONCURRENTLY does, and older snapshots
+ * do not use it.
+ */
 static double
 ot_index_build_range_scan(Relation rel, Relation index_rel,
 						  struct IndexInfo *index_info, bool allow_sync,
@@ -469,6 +528,7 @@ ot_index_build_range_scan(Relation rel, Relation index_rel,
 						  void *callback_state, TableScanDesc scan)
 {
 	volatile double result = 0;
+	bool		concurrent = index_info->ii_Concurrent;
 
 	/* -1: no statistics come of it, which a rollback would leave */
 	if (unlikely(ot_is_comparing))
@@ -477,11 +537,17 @@ ot_index_build_range_scan(Relation rel, Relation index_rel,
 		watch.before_build(index_rel);
 	AS_HEAP(rel);
 	{
+		if (unlikely(ot_is_apply_worker) && !concurrent && !anyvisible && scan == NULL &&
+			access_method_is_made_here(index_rel) &&
+			access_method_has_dead_rows(rel, index_rel, index_info, allow_sync, start, nblocks))
+			index_info->ii_Concurrent = index_info->ii_BrokenHotChain = true;
 		result = heap_methods->index_build_range_scan(rel, index_rel, index_info,
 													  allow_sync, anyvisible,
 													  progress, start, nblocks,
 													  callback, callback_state,
 													  scan);
+		/* index_build() looks at this again */
+		index_info->ii_Concurrent = concurrent;
 	}
 	AS_HEAP_END();
 	return result;

@@ -79,6 +79,22 @@ SELECT onetrip.rehearse(0, rehearse.with_zone(:'changes', 'Europe/Berlix'));
 \echo :LAST_ERROR_SQLSTATE
 SELECT onetrip.rehearse(0, rehearse.with_zone(:'adds', 'Europe/Berlix'));
 
+-- An index is not computed for versions of rows that are dead, which there are where a page is full.
+\c -
+SET search_path = rehearse;
+CREATE TABLE versions (id int PRIMARY KEY, v int);
+INSERT INTO versions VALUES (1, 0);
+BEGIN;
+UPDATE versions SET v = 1;
+CREATE INDEX ON versions ((1 / v));
+CREATE INDEX ON versions (v) WHERE 1 / v = 1;
+SELECT unit.write_set() AS divides \gset
+ROLLBACK;
+VACUUM versions;
+INSERT INTO versions SELECT g, 1 FROM generate_series(2, 1000) g;
+\c -
+SELECT onetrip.rehearse(0, :'divides');
+
 -- A function that sets a sequence in other regions only would do so in the rehearsal, for good.
 \c -
 SET search_path = rehearse;

@@ -434,7 +434,7 @@ async fn what_a_statement_means_at_home_it_means_in_every_region() {
     let lab =
         start("recipes_meaning", "roles, names, functions and rows that a statement meets otherwise elsewhere").await;
     subjects!(lab, 1;
-        functions_of_indexes, parallel_builds, temporary_objects, create_table_as, typed_tables, rows_of_one_region,
+        functions_of_indexes, row_versions_in_indexes, parallel_builds, temporary_objects, create_table_as, typed_tables, rows_of_one_region,
         advisory_locks, settings_of_functions
     );
 }
@@ -463,6 +463,41 @@ async fn functions_of_indexes(lab: &Lab) {
     }
     lab.shows("select (select count(*) from doing) || ' ' || (select count(*) from doing_some) || ' ' || (select count(*) from did)", "1 1 0")
         .await;
+}
+
+/// An index is built from the rows that there are, and not from versions that only an older snapshot of one region
+/// sees.  That snapshot still sees them, also after CLUSTER in its region.
+async fn row_versions_in_indexes(lab: &Lab) {
+    let [a, b, _] = lab.sessions().await;
+    let old = lab.session(1).await;
+    a.must(
+        "create table versions (id int primary key, v int, long text);
+         insert into versions select g, 1, 'x' from generate_series(1, 1000) g; insert into versions values (-1, 0, 'x')",
+    )
+    .await;
+    lab.everywhere().await;
+    // The row's page has room in a, where its update is heap-only, and none in b.
+    b.must("cluster versions using versions_pkey").await;
+    a.must("begin; update versions set v = 1 where v = 0; create index on versions ((1 / v)); commit").await;
+    lab.everywhere().await;
+
+    let random = "(select string_agg(md5(g::text), '') from generate_series(1, 1000) g)";
+    a.must(&format!("drop index versions_expr_idx; insert into versions values (-2, 0, {random})")).await;
+    lab.everywhere().await;
+    b.must("cluster versions").await;
+    old.must("begin isolation level repeatable read; select 1; set enable_seqscan = off").await;
+    a.must("update versions set v = 2, long = 'short' where id = -2").await;
+    a.must("create index on versions ((1 / v)); create index on versions (long); create index by_v on versions (v)")
+        .await;
+    a.must("drop index versions_expr_idx, versions_long_idx").await;
+    lab.everywhere().await;
+    b.must("set enable_sort = off").await;
+    b.must("cluster versions using by_v").await;
+    let dead = "select count(*) from versions where v = 0";
+    assert_eq!(number(&old, dead).await.unwrap(), 1, "the old snapshot has lost a row");
+    old.must("commit").await;
+    lab.shows(dead, "0").await;
+    lab.shows("set enable_seqscan = off; select id from versions where v = 2", "-2").await;
 }
 
 /// How large a table is built by parallel workers is each server's setting, and a function may say wrongly that it may
