@@ -902,11 +902,8 @@ apply_set_up_worker(void)
 
 	ot_user_set_up();
 	ot_apply_set_up_session();
-	ot_sql_worker_set("statement_timeout", "0");
-	ot_sql_worker_set("lock_timeout", "0");
 	/* The evictor resolves deadlocks; the worker must not fail in one. */
 	ot_sql_worker_set("deadlock_timeout", "1h");
-	ot_sql_worker_set("client_encoding", GetDatabaseEncodingName());
 
 	entry_context = AllocSetContextCreate(TopMemoryContext, "onetrip entry",
 										  ALLOCSET_DEFAULT_SIZES);

@@ -38,7 +38,6 @@
 #include "apply/apply_internal.h"
 
 #include "access/xact.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -539,9 +538,7 @@ arrival_set_up(void)
 	ot_is_apply_worker = ot_writes_early = true;
 	ot_user_set_up();
 	ot_apply_set_up_session();
-	ot_sql_worker_set("statement_timeout", "0");
 	ot_sql_worker_set("lock_timeout", LOCK_TIMEOUT);
-	ot_sql_worker_set("client_encoding", GetDatabaseEncodingName());
 	arrival_context = AllocSetContextCreate(TopMemoryContext, "onetrip arrival",
 											ALLOCSET_DEFAULT_SIZES);
 	agent = ot_agent_create(TopMemoryContext);

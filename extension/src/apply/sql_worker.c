@@ -69,8 +69,6 @@ ot_sql_worker_start(const char *name)
 		{"search_path", "pg_catalog"},
 		/* relations are told by their names, as text */
 		{"quote_all_identifiers", "off"},
-		{"statement_timeout", "0"},
-		{"lock_timeout", "0"},
 		{"session_replication_role", "origin"},
 		{"onetrip.read", "local"},
 		{"onetrip.max_staleness", "-1"},

@@ -15,6 +15,8 @@
 #include <limits.h>
 
 #include "access/xlog.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "utils/guc.h"
 
 char	   *ot_database = NULL;
@@ -299,5 +301,12 @@ ot_settings_set_up_worker(void)
 	{
 		if (GetConfigOption(settings[i][0], true, false) != NULL)
 			SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+	}
+	/* else it is a session of the node, which says how long a rehearsal may take */
+	if (IsBackgroundWorker)
+	{
+		SetConfigOption("statement_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+		SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+		SetConfigOption("client_encoding", GetDatabaseEncodingName(), PGC_SUSET, PGC_S_OVERRIDE);
 	}
 }
