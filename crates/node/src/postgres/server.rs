@@ -291,7 +291,7 @@ impl Server {
     }
 
     /// Why the server ended, from what it logged after the offset `from`: the last message that tells of a fatal error,
-    /// or else the last line if that is not a message of level LOG.
+    /// or else the last line if that is no message of the server itself, or says where these go (logging_collector).
     pub(super) fn reason_in_log(&self, from: u64) -> Option<String> {
         let mut file = fs::File::open(self.log()).ok()?;
         let end = file.seek(SeekFrom::End(0)).ok()?;
@@ -372,8 +372,10 @@ pub(super) fn reason(log: &str) -> Option<String> {
     };
     let fatal = |line: &str| from_mark(line, &["PANIC:  ", "FATAL:  ", "could not "]);
     let Some((at, shown)) = lines.iter().enumerate().rev().find_map(|(at, l)| fatal(l).map(|m| (at, m))) else {
-        // It is not a message of the server itself, but for example one of the dynamic linker.
-        return lines.last().filter(|l| !l.contains("LOG:  ")).map(|l| l.to_string());
+        // A message of the server itself has two spaces behind its level; one of the dynamic linker, for example, has not.
+        let last = lines.last()?;
+        let elsewhere = from_mark(last, &["Future log output "]).map(|l| format!("its reason is in another log: {l}"));
+        return elsewhere.or_else(|| (!last.contains(":  ")).then(|| last.to_string()));
     };
     let hint = lines[at + 1..].iter().find_map(|l| from_mark(l, &["HINT:  "]));
     // The message "configuration file contains errors" does not say which; the line above it does.
@@ -412,12 +414,18 @@ mod tests {
             "FATAL: lock file \"postmaster.pid\" already exists (HINT: Is another postmaster running?)"
         );
         assert_eq!(reason("a\nb\n\n").unwrap(), "b");
-        assert_eq!(reason("1 LOG:  ready\n"), None, "killed: the log knows nothing");
+        for ready in ["1 LOG:  ready\n", "1 LOG:  often\n1 HINT:  Consider less.\n", "1 ERROR:  of a session\n"] {
+            assert_eq!(reason(ready), None, "killed: the log knows nothing");
+        }
         assert_eq!(
             reason("1 LOG:  unrecognized parameter \"x\"\n2 FATAL:  file \"c\" contains errors\n").unwrap(),
             "FATAL: file \"c\" contains errors: unrecognized parameter \"x\""
         );
         assert_eq!(reason(""), None);
+        let collected = "1 LOG:  redirecting log output to logging collector process\n\
+                         1 HINT:  Future log output will appear in directory \"log\".\n";
+        let elsewhere = "its reason is in another log: Future log output will appear in directory \"log\".";
+        assert_eq!(reason(collected).unwrap(), elsewhere);
     }
 
     /// The writer goes on where the file now begins, as the server does.
