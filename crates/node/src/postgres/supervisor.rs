@@ -80,6 +80,13 @@ pub struct PostgresState {
     pub problem: Option<String>,
 }
 
+impl PostgresState {
+    fn of(server: &Server, state: ServerState) -> PostgresState {
+        let (port, database) = (server.port, server.database.clone());
+        PostgresState { state, pid: None, port, database, restarts: 0, copy: None, problem: None }
+    }
+}
+
 pub struct Supervisor {
     state: Arc<Mutex<PostgresState>>,
     server: Server,
@@ -114,15 +121,7 @@ impl Supervisor {
 
     /// Without `rebuild` there must be a data folder, and it is never replaced.
     pub async fn start_server(server: Server, rebuild: Option<Rebuild>) -> Result<Self, PostgresError> {
-        let state = Arc::new(Mutex::new(PostgresState {
-            state: ServerState::Starting,
-            pid: None,
-            port: server.port,
-            database: server.database.clone(),
-            restarts: 0,
-            copy: None,
-            problem: None,
-        }));
+        let state = Arc::new(Mutex::new(PostgresState::of(&server, ServerState::Starting)));
         let lock = lock_folder(&server)?;
         rebuild::tidy(&server).await;
         let there = server.may_be_there();
@@ -800,15 +799,7 @@ mod tests {
         write_program(&bin_dir.join("postgres"), "echo 'postgres (PostgreSQL) 15.20'");
         let server = Server { bin_dir, ..example(folder.path()) };
         std::fs::create_dir(server.data()).unwrap();
-        let state = PostgresState {
-            state: ServerState::Restarting,
-            pid: None,
-            port: server.port,
-            database: server.database.clone(),
-            restarts: 0,
-            copy: None,
-            problem: None,
-        };
+        let state = PostgresState::of(&server, ServerState::Restarting);
         let state = Arc::new(Mutex::new(state));
         let (stop, _) = oneshot::channel();
         let task = tokio::spawn(async {});
@@ -866,15 +857,7 @@ mod tests {
         std::fs::File::create(server.log()).unwrap().set_len(65 << 20).unwrap();
         let in_the_way = folder.path().join("postgres.log.1");
         std::fs::create_dir_all(in_the_way.join("x")).unwrap();
-        let state = Arc::new(Mutex::new(PostgresState {
-            state: ServerState::Ready,
-            pid: None,
-            port: server.port,
-            database: server.database.clone(),
-            restarts: 0,
-            copy: None,
-            problem: None,
-        }));
+        let state = Arc::new(Mutex::new(PostgresState::of(&server, ServerState::Ready)));
         let keeper = Keeper { _lock: lock_folder(&server).unwrap(), server: server.clone(), state, rebuild: None };
         let began = Instant::now();
         let mut trim_at = began;
