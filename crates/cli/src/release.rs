@@ -18,10 +18,11 @@ use onetrip_client::say;
 use onetrip_node::config::{NodeConfig, FILE_NAME};
 use onetrip_node::disk::write_whole;
 use onetrip_node::postgres::{
-    become_user, control_data, hba, identifier, processes_of, quoted, Server, SingleUser, ROOT_BECOMES,
+    become_user, control_data, hba, identifier, is_there, processes_of, quoted, Server, SingleUser, ROOT_BECOMES,
+    SETTINGS_FILES,
 };
 
-use crate::adopt::{self, reached, rename, settings, ADOPTING, FILES, MOVING};
+use crate::adopt::{self, reached, rename, settings, ADOPTING, MOVING};
 use crate::BadUsage;
 
 /// What node.toml is called once the node is one no more.
@@ -88,11 +89,6 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Only what is known to be absent is.
-fn is_there(path: &Path) -> Result<bool> {
-    path.try_exists().with_context(|| format!("look at {}", path.display()))
-}
-
 fn way_back(data: &Path) -> String {
     match data.join(RELEASED).exists() {
         true => format!("the node does not start any more; what is left of it is in {}", data.display()),
@@ -120,7 +116,7 @@ fn undo(data: &Path, server: &Server, to: &Path) -> Result<Option<i64>> {
             plain(server, &moving)?;
         }
         reached("undo-plain");
-        for name in FILES {
+        for name in SETTINGS_FILES {
             match is_there(&data.join(ADOPTING).join("old").join(name))? {
                 true => adopt::put_file(data, "old", name)?,
                 false => remove(&moving.join(name))?,
@@ -294,7 +290,7 @@ fn own_settings(server: &Server, data: &Path) -> Result<()> {
     // The map is the node's if the line that uses it is; `onetrip init` has written that for good.
     let hba = fs::read_to_string(data.join("pg_hba.conf")).unwrap_or_default();
     let is_adopted = hba.lines().any(|line| line.trim() == hba::BEGIN);
-    for name in FILES.into_iter().filter(|name| is_adopted || *name != "pg_ident.conf") {
+    for name in SETTINGS_FILES.into_iter().filter(|name| is_adopted || *name != "pg_ident.conf") {
         let file = data.join(name);
         let text = match fs::read_to_string(&file) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,

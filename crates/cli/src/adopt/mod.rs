@@ -32,7 +32,7 @@ use onetrip_core::{MemberRole, NodeId, RegionId};
 use onetrip_node::config::{KeySeed, Member, NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::postgres::{
     become_user, control_data, hba, identifier, prepare_folder, processes_of, quoted, remove_folder, sync_folder,
-    Server, SingleUser,
+    Server, SingleUser, SETTINGS_FILES,
 };
 use onetrip_node::tls::{self, Authority};
 use serde::{Deserialize, Serialize};
@@ -50,8 +50,6 @@ pub const MOVING: &str = "postgres.adopting";
 const ADOPTED: &str = "adopted";
 /// A join that was interrupted leaves another cluster's state.
 const OF_A_JOIN: [&str; 2] = ["certifier.checkpoint", "certifier.received"];
-/// The settings files in a data folder.
-pub const FILES: [&str; 4] = ["postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"];
 
 /// Make a stopped PostgreSQL the first node of a new cluster, in place
 ///
@@ -374,7 +372,7 @@ fn prepare(args: &AdoptArgs, old: &Old, data: &Path) -> Result<()> {
     for name in ["", "old", "new"] {
         fs::create_dir(folder.join(name)).with_context(|| format!("make {}", folder.display()))?;
     }
-    for name in FILES {
+    for name in SETTINGS_FILES {
         let file = old.data.join(name);
         if file.is_file() {
             fs::copy(&file, folder.join("old").join(name)).with_context(|| format!("copy {}", file.display()))?;
@@ -503,7 +501,7 @@ fn steps(data: &Path) -> Result<NodeConfig> {
     }
     reached("moved");
     if moving.exists() {
-        for name in FILES {
+        for name in SETTINGS_FILES {
             put_file(data, "new", name)?;
         }
         server.write_settings(&moving)?;

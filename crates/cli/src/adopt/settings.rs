@@ -4,35 +4,25 @@
 use std::collections::BTreeMap;
 
 use onetrip_node::postgres::hba::{BEGIN, END};
-use onetrip_node::postgres::{is_our_library, quoted};
+use onetrip_node::postgres::{is_of_one_server, is_our_library, quoted};
 
-/// What the node decides for its server, or what would make two regions get into each other's way: an archive or a
-/// standby of the old server has no use for the WAL of a node.
-const LEFT_OUT: [&str; 24] = [
+/// What the node decides for its server, and where it looks for what that says; and what a standby of the old server, or
+/// one that is recovered from its archive, had use for.  What is for one server alone is left out as well.
+const LEFT_OUT: [&str; 14] = [
     "archive_cleanup_command",
-    "archive_command",
-    "archive_library",
-    "archive_mode",
     "config_file",
-    "data_directory",
     "default_table_access_method",
-    "external_pid_file",
     "hba_file",
     "ident_file",
-    "listen_addresses",
-    "port",
+    "logging_collector",
     "primary_conninfo",
     "primary_slot_name",
     "promote_trigger_file",
     "recovery_end_command",
     "recovery_min_apply_delay",
     "restore_command",
-    "synchronous_standby_names",
-    "unix_socket_directories",
     "unix_socket_group",
     "unix_socket_permissions",
-    "include",
-    "include_dir",
 ];
 /// Below these a node's server lacks connections for copies, or workers.
 const AT_LEAST: [(&str, i64); 3] =
@@ -42,6 +32,7 @@ fn is_left_out(name: &str, value: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let too_small = |(of, least): &(&str, i64)| name == *of && value.parse().is_ok_and(|v: i64| v < *least);
     LEFT_OUT.contains(&name.as_str())
+        || is_of_one_server(&name)
         || name.starts_with("onetrip.")
         || name.starts_with("recovery_target")
         || name == "wal_level" && value == "minimal"
@@ -116,6 +107,8 @@ mod tests {
             ("work_mem", "64MB"),
             ("wal_level", "minimal"),
             ("max_wal_senders", "0"),
+            ("archive_mode", "on"),
+            ("logging_collector", "on"),
             ("recovery_target_time", "x"),
             ("onetrip.region", "x"),
             ("log_line_prefix", "%m\\x\n"),
@@ -126,7 +119,8 @@ mod tests {
         let kept = "line.\nlog_line_prefix = '%m\\\\x\\n'\nsearch_path = '\"$user\", it''s'\nwork_mem = '64MB'\n";
         assert!(text.ends_with(kept), "{text}");
         let names: Vec<&str> = left_out.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["max_wal_senders", "onetrip.region", "port", "recovery_target_time", "wal_level"]);
+        let left_out = ["archive_mode", "logging_collector", "max_wal_senders", "onetrip.region", "port"];
+        assert_eq!(names, [&left_out[..], &["recovery_target_time", "wal_level"]].concat());
         let back = without_ours(&text, "port = 5433\n");
         assert!(back.matches("\nport = 5433\n").count() == 1 && !back.contains("onetrip.conf"), "{back}");
     }

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{bail, Context, Result};
+use onetrip_client::say;
+use onetrip_node::postgres::{leave_out_of_copy, SETTINGS_FILES};
 
 use crate::progress::Progress;
 
@@ -16,6 +18,12 @@ pub fn postgres(from: &Path, data: &Path, bin_dir: &Path, progress: &mut Progres
     copied.folder(from, &unfinished)?;
     progress.show("verifying PostgreSQL's files", None, "");
     verify(&unfinished, bin_dir)?;
+    for name in &SETTINGS_FILES[..2] {
+        let left_out = leave_out_of_copy(&unfinished.join(name))?;
+        if !left_out.is_empty() {
+            say!("left out of {name}, as the old server's alone: {}", left_out.join(", "));
+        }
+    }
     let folder = fs::File::open(&unfinished).with_context(|| format!("open {}", unfinished.display()))?;
     nix::unistd::syncfs(&folder).context("write the copy to disk")?;
     let to = data.join("postgres");

@@ -1,6 +1,6 @@
 //! Nodes come and go while every region writes, and nothing that was acknowledged is lost.
 
-use crate::lab::{self, ask, number, until, Lab, SOON};
+use crate::lab::{self, ask, number, text, until, Lab, SOON};
 use crate::load::Load;
 
 /// Goal: a cluster under load grows from three voters to five and shrinks again, its leader moves and then leaves the
@@ -82,7 +82,18 @@ async fn a_dead_node_is_replaced_and_a_witness_and_a_replica_join() {
     let refused = format!("{:#}", lab.leave(0, 1, &[]).await.expect_err("leaves no majority"));
     assert!(refused.contains("commits would stop") && refused.contains("3 in c"), "{refused}");
 
+    // What is for one server alone does not come with the copy, whichever of the two is copied.
+    for donor in [0, 1] {
+        let donor = lab.session(donor).await;
+        for (setting, value) in [("archive_mode", "on"), ("archive_command", "false"), ("work_mem", "5MB")] {
+            donor.must(&format!("alter system set {setting} = '{value}'")).await;
+        }
+    }
     let c = join(&mut lab, "c", &["--replaces", "c"]).await;
+    let copied = "select string_agg(name, ' ') from pg_file_settings where sourcefile like '%/postgresql.auto.conf'";
+    let joined = lab.session(c).await;
+    assert_eq!(text(&joined, copied).await.unwrap(), "work_mem");
+    assert_eq!(text(&joined, "show archive_mode").await.unwrap(), "off");
     load.clients_at(&lab, c);
     load.progress(&lab, &[0, 1, c], "with a new node in the third region").await;
     assert_eq!(voters(&lab, 0).await, [1, 2, 4]);

@@ -29,6 +29,7 @@ mod password;
 mod process;
 mod rebuild;
 mod server;
+mod settings;
 mod single_user;
 mod supervisor;
 
@@ -47,6 +48,7 @@ pub use process::{end_bootstrap_below, processes_of};
 pub(crate) use rebuild::{has_server, in_the_way};
 pub use rebuild::{sync_folder, CopyState, Rebuild, HEALED_FILE};
 pub use server::{is_our_library, quoted, Server};
+pub use settings::{is_of_one_server, leave_out_of_copy, SETTINGS_FILES};
 pub use single_user::SingleUser;
 pub use supervisor::{PostgresState, ServerState, Supervisor};
 
@@ -82,7 +84,7 @@ fn may_be_there(path: &Path) -> bool {
 }
 
 /// The same where nothing can be done without knowing.
-fn is_there(path: &Path) -> Result<bool, PostgresError> {
+pub fn is_there(path: &Path) -> Result<bool, PostgresError> {
     path.try_exists().map_err(file_error("look at", path))
 }
 

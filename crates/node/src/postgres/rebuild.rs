@@ -33,11 +33,9 @@ use tokio::sync::watch;
 use super::base_backup::BESIDE_LOG;
 use super::donor::{Donors, Door, DOOR_PORT};
 use super::{
-    file_error, is_there, may_be_there, remove_folder, BaseBackup, CopyProgress, PostgresError, RebuildFrom, Server,
+    file_error, is_there, leave_out_of_copy, may_be_there, remove_folder, BaseBackup, CopyProgress, PostgresError,
+    RebuildFrom, Server, SETTINGS_FILES,
 };
-
-/// Files that stay this node's own, whichever member its rows are copied from.
-const OPERATORS_FILES: [&str; 4] = ["postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"];
 
 /// What `pg_basebackup` says if it has not reached the donor's server.
 const NOT_CONNECTED: &str = "connection to server";
@@ -235,6 +233,7 @@ async fn own_settings(server: &Server) -> Result<(), PostgresError> {
     let (data, unfinished, server) = (server.data(), server.unfinished(), server.clone());
     beside("reading the settings", move || {
         take_own_files(&data, &unfinished, &mut || Ok(()))?;
+        leave_out_donors(&data, &unfinished)?;
         // What the donor's node has decided may be in it, and this node's is not there before the start.
         server.write_settings(&unfinished)?;
         let mut command = server.command("postgres");
@@ -247,7 +246,7 @@ async fn own_settings(server: &Server) -> Result<(), PostgresError> {
         Err(PostgresError::Refused(format!(
             "PostgreSQL is copied, but cannot read this node's settings in the copy: {said}: put right {}, or put what it \
              includes into {}; until then the old folder stays",
-            data.join(OPERATORS_FILES[0]).display(),
+            data.join(SETTINGS_FILES[0]).display(),
             unfinished.display()
         )))
     })
@@ -378,12 +377,26 @@ fn swap(places: &Places, keep_old: bool, step: Step) -> Result<(), PostgresError
 }
 
 fn take_own_files(data: &Path, unfinished: &Path, step: Step) -> Result<(), PostgresError> {
-    for name in OPERATORS_FILES {
+    for name in SETTINGS_FILES {
         let (own, copy) = (data.join(name), unfinished.join(name));
         if is_there(&own)? {
             step()?;
             fs::copy(&own, &copy).map_err(file_error("copy", &own))?;
             fs::File::open(&copy).and_then(|f| f.sync_all()).map_err(file_error("sync", &copy))?;
+        }
+    }
+    Ok(())
+}
+
+/// Where this node has no settings of its own, the donor's are here, with what is for that server alone.
+fn leave_out_donors(data: &Path, unfinished: &Path) -> Result<(), PostgresError> {
+    for name in &SETTINGS_FILES[..2] {
+        if is_there(&data.join(name))? {
+            continue;
+        }
+        let left_out = leave_out_of_copy(&unfinished.join(name))?;
+        if !left_out.is_empty() {
+            tracing::warn!("left out of the donor's {name}, as that server's alone: {}", left_out.join(", "));
         }
     }
     Ok(())
