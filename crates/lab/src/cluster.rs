@@ -15,16 +15,19 @@
 //! `ONETRIP_KEEP` is set).  If the process that owns it dies, its nodes notice that their standard input closes, and
 //! stop with their PostgreSQL.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
 use onetrip_client::{http, ports, Topology};
 use tokio::process::Command;
 
 use crate::node_process::Node;
-use crate::postmaster;
+use crate::{plain, postmaster};
 
 const READY_TIMEOUT: Duration = Duration::from_secs(90);
 const INIT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -82,6 +85,7 @@ pub struct ClusterBuilder {
     folder: Option<PathBuf>,
     init_args: Vec<String>,
     postgres_settings: Vec<(String, String)>,
+    copied_servers: bool,
 }
 
 impl Cluster {
@@ -92,6 +96,7 @@ impl Cluster {
             folder: None,
             init_args: Vec::new(),
             postgres_settings: Vec::new(),
+            copied_servers: false,
         }
     }
 
@@ -348,6 +353,14 @@ impl ClusterBuilder {
         self
     }
 
+    /// Whether the servers are copies of one that is made once for this process, which takes a fraction of the time.
+    /// They have the same system identifier then, and a loss of power may take what is in them
+    /// (`crates/node/src/postgres/template.rs`).  By default each is made by itself, as a user's is.
+    pub fn copied_servers(mut self, copied_servers: bool) -> Self {
+        self.copied_servers = copied_servers;
+        self
+    }
+
     /// Makes the nodes and starts them; returns when all are ready.
     pub async fn start(self) -> Result<Cluster> {
         let cluster = self.init().await?;
@@ -379,15 +392,13 @@ impl ClusterBuilder {
         let cluster = Cluster { topology, folder, nodes, remove_folder };
         let file = cluster.folder.join("topology.toml");
         std::fs::write(&file, cluster.topology.to_toml()).with_context(|| format!("write {}", file.display()))?;
-        let init = Command::new(&binary)
-            .args(["init", "--lab", "--topology"])
-            .arg(&file)
-            .arg("--data")
-            .arg(&data)
-            .args(&self.init_args)
-            .kill_on_drop(true)
-            .output();
-        let output = match tokio::time::timeout(INIT_TIMEOUT, init).await {
+        let mut init = Command::new(&binary);
+        init.args(["init", "--lab", "--topology"]).arg(&file).arg("--data").arg(&data).args(&self.init_args);
+        if self.copied_servers {
+            let template = TEMPLATE.as_ref().map_err(|why| anyhow!("make a folder for a template: {why:#}"))?;
+            init.env("ONETRIP_LAB_TEMPLATE", &template.folder);
+        }
+        let output = match tokio::time::timeout(INIT_TIMEOUT, init.kill_on_drop(true).output()).await {
             Ok(output) => output.with_context(|| format!("start {}", binary.display()))?,
             Err(_) => bail!("onetrip init did not end within {} s", INIT_TIMEOUT.as_secs()),
         };
@@ -417,6 +428,26 @@ fn new_folder() -> PathBuf {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     PathBuf::from(format!("/var/tmp/onetrip-lab-{}-{number}", std::process::id()))
 }
+
+/// A folder of this process's for [`ClusterBuilder::copied_servers`].
+struct Template {
+    folder: PathBuf,
+    /// Removes the folder as soon as its standard input closes, which is when this process has ended in whatever way.
+    _remover: Child,
+}
+
+static TEMPLATE: LazyLock<Result<Template>> = LazyLock::new(|| {
+    let folder = PathBuf::from(format!("/var/tmp/onetrip-lab-{}-template", std::process::id()));
+    std::fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let mut remover = std::process::Command::new("sh");
+    remover.args(["-c", "cat; rm -rf \"$0\""]).arg(&folder);
+    // Ctrl-C on the terminal does not reach it.
+    remover.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    let template = Template { _remover: remover.spawn().context("start sh")?, folder };
+    // `onetrip init` becomes this user.
+    plain::give(&template.folder)?;
+    Ok(template)
+});
 
 fn find_binary() -> Result<PathBuf> {
     if let Some(binary) = std::env::var_os("ONETRIP_BIN") {

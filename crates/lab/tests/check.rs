@@ -39,7 +39,7 @@ fn behind_its_back(node: &Node, statement: &str) -> Result<Output> {
 /// Goal: tables that are written to all the time compare equal at one position, again and again.
 #[tokio::test]
 async fn tables_under_load_are_equal_at_one_position() -> Result<()> {
-    let cluster = Cluster::builder().binary(BIN).start().await?;
+    let cluster = Cluster::builder().binary(BIN).copied_servers(true).start().await?;
     let writer = cluster.connect(0).await?;
     writer
         .batch_execute(
@@ -87,7 +87,7 @@ async fn tables_under_load_are_equal_at_one_position() -> Result<()> {
 /// Goal: a row that was changed behind Onetrip's back is found and named, with both values and both regions.
 #[tokio::test]
 async fn a_row_changed_behind_its_back_is_named() -> Result<()> {
-    let cluster = Cluster::builder().binary(BIN).start().await?;
+    let cluster = Cluster::builder().binary(BIN).copied_servers(true).start().await?;
     let writer = cluster.connect(0).await?;
     writer
         .batch_execute(
@@ -120,7 +120,7 @@ async fn a_row_changed_behind_its_back_is_named() -> Result<()> {
 /// Goal: a row that one region lacks is found as well, in a table without a primary key.
 #[tokio::test]
 async fn a_missing_row_is_named_without_a_key() -> Result<()> {
-    let cluster = Cluster::builder().binary(BIN).start().await?;
+    let cluster = Cluster::builder().binary(BIN).copied_servers(true).start().await?;
     let writer = cluster.connect(0).await?;
     writer.batch_execute("create table lines (word text); insert into lines values ('a'), ('b'), ('b'), ('c')").await?;
     cluster.converge().await?;

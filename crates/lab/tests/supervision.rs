@@ -7,7 +7,7 @@ use anyhow::{bail, Context, Result};
 use onetrip_lab::{postmaster, Cluster, Node};
 
 async fn cluster() -> Result<Cluster> {
-    Cluster::builder().binary(env!("CARGO_BIN_EXE_onetrip-lab")).start().await
+    Cluster::builder().binary(env!("CARGO_BIN_EXE_onetrip-lab")).copied_servers(true).start().await
 }
 
 /// Waits until `node` serves through a server process that `is_right`.
@@ -171,7 +171,7 @@ async fn a_damaged_data_folder_leaves_the_vote() -> Result<()> {
 /// Goal: a port that is in use already is reported in one line that names it.
 #[tokio::test]
 async fn a_port_in_use_is_said_in_one_line() -> Result<()> {
-    let cluster = Cluster::builder().binary(env!("CARGO_BIN_EXE_onetrip-lab")).init().await?;
+    let cluster = Cluster::builder().binary(env!("CARGO_BIN_EXE_onetrip-lab")).copied_servers(true).init().await?;
     let node = cluster.node(0);
     let _holder = TcpListener::bind(("127.0.0.1", node.postgres_port()))?;
     node.start()?;

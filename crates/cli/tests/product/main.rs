@@ -114,6 +114,8 @@ async fn three_regions_serve() -> Result<()> {
     let password = folder.path().join("password");
     std::fs::write(&password, format!("{PASSWORD}\nnot this\n"))?;
     let mut init = onetrip(&["init"], &data);
+    // The lab's command would want this folder.
+    init.env("ONETRIP_LAB_TEMPLATE", "/nonexistent");
     let made = init.arg("--topology").arg(&topology).arg("--password-file").arg(&password).output()?;
     ensure!(made.status.success(), "{}", told(&made));
     let socket = format!("psql -h {} -p ", data.join("a").display());

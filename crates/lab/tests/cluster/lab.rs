@@ -183,6 +183,7 @@ pub fn builder() -> ClusterBuilder {
     }
     builder
         .binary(binary())
+        .copied_servers(true)
         // Tests look for SQLSTATEs and application names in the servers' logs.
         .postgres_setting("log_line_prefix", "%m [%p] %a %e ")
         .postgres_setting("log_lock_waits", "on")

@@ -33,11 +33,20 @@ pub fn bootstrap(server: &Server, let_in: &LetIn) -> Result<(), PostgresError> {
     }
     let unfinished = server.unfinished();
     remove_folder(&unfinished)?;
-    initdb(server, &unfinished, let_in)?;
-    include_settings(&unfinished)?;
-    server.write_settings(&unfinished)?;
+    #[cfg(feature = "lab")]
+    super::template::make_or_copy(server, &unfinished, let_in)?;
+    #[cfg(not(feature = "lab"))]
+    make(server, &unfinished, let_in)?;
+    fs::rename(&unfinished, &data).map_err(file_error("rename", &unfinished))?;
+    sync_folder(&server.node_folder)
+}
+
+pub(super) fn make(server: &Server, data: &Path, let_in: &LetIn) -> Result<(), PostgresError> {
+    initdb(server, data, let_in)?;
+    include_settings(data)?;
+    server.write_settings(data)?;
     let name = identifier(&server.database);
-    let new = SingleUser { bin_dir: &server.bin_dir, data: &unfinished, config_file: None, libraries: None };
+    let new = SingleUser { bin_dir: &server.bin_dir, data, config_file: None, libraries: None };
     new.run("making the database", "template1", &[format!("CREATE DATABASE {name}")])?;
     let password = let_in.verifier.iter().map(|verifier| format!("ALTER ROLE postgres PASSWORD '{verifier}'"));
     new.run(
@@ -52,8 +61,7 @@ pub fn bootstrap(server: &Server, let_in: &LetIn) -> Result<(), PostgresError> {
         .chain(password)
         .collect::<Vec<_>>(),
     )?;
-    fs::rename(&unfinished, &data).map_err(file_error("rename", &unfinished))?;
-    sync_folder(&server.node_folder)
+    Ok(())
 }
 
 fn initdb(server: &Server, data: &Path, let_in: &LetIn) -> Result<(), PostgresError> {

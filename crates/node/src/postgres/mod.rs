@@ -32,6 +32,8 @@ mod server;
 mod settings;
 mod single_user;
 mod supervisor;
+#[cfg(feature = "lab")]
+mod template;
 
 use std::io;
 use std::path::{Path, PathBuf};
