@@ -4,13 +4,14 @@
 //! Invariant: two clusters at a time in this process, whatever the number of test threads.
 
 use std::future::{poll_fn, Future};
+use std::io::Write;
 use std::ops::{Deref, DerefMut};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::{Arc, LazyLock};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{bail, ensure, Context, Result};
 use onetrip_lab::cluster::ClusterBuilder;
@@ -74,7 +75,7 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(90);
 pub struct Lab {
     name: &'static str,
     cluster: Cluster,
-    _turn: OwnedSemaphorePermit,
+    _turn: Turn,
 }
 
 impl Deref for Lab {
@@ -161,12 +162,44 @@ impl Drop for Lab {
     }
 }
 
+/// The room for the clusters of a test, which it has until this is dropped.
+pub struct Turn {
+    name: &'static str,
+    began: Instant,
+    /// How long the cluster took to start, of a test that has one of its own.
+    started: Option<Duration>,
+    _permit: OwnedSemaphorePermit,
+}
+
 /// Waits until there is room for the clusters of this test, and prints what it is about.
-pub async fn turn(name: &str, about: &str) -> OwnedSemaphorePermit {
+pub async fn turn(name: &'static str, about: &str) -> Turn {
     let room = if ALONE.contains(&name) { CLUSTERS } else { 1 };
-    let turn = Arc::clone(&TWO_AT_A_TIME).acquire_many_owned(room).await.expect("the semaphore is never closed");
+    let permit = Arc::clone(&TWO_AT_A_TIME).acquire_many_owned(room).await.expect("the semaphore is never closed");
     println!("{name}: {about}");
-    turn
+    Turn { name, began: Instant::now(), started: None, _permit: permit }
+}
+
+impl Turn {
+    fn started(&mut self) {
+        let took = self.began.elapsed();
+        println!("{}: it runs after {:.1} s", self.name, took.as_secs_f64());
+        self.started = Some(took);
+    }
+}
+
+/// Appends to a file when it ended, its name, how it ended, and the seconds of its start and in all (docs/testing.md).
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let (now, name) = (humantime::format_rfc3339_seconds(SystemTime::now()), self.name);
+        let ended = if std::thread::panicking() { "failed" } else { "passed" };
+        let started = self.started.map_or("-".into(), |started| format!("{:.1}", started.as_secs_f64()));
+        let line = format!("{now}\t{name}\t{ended}\t{started}\t{:.1}\n", self.began.elapsed().as_secs_f64());
+        let file = concat!(env!("CARGO_TARGET_TMPDIR"), "/cluster-seconds.tsv");
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(file);
+        if let Err(why) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
+            eprintln!("{name}: cannot write down how long it took: {why}");
+        }
+    }
 }
 
 /// The `onetrip` command: the one built with this test, unless `ONETRIP_BIN` names another.
@@ -196,13 +229,14 @@ pub async fn start(name: &'static str, about: &str) -> Lab {
 
 /// The same, but `prepare` may change what `onetrip init` has created before the nodes start.
 pub async fn start_with(name: &'static str, about: &str, prepare: impl FnOnce(&Cluster)) -> Lab {
-    let turn = turn(name, about).await;
+    let mut turn = turn(name, about).await;
     let cluster = builder().init().await.unwrap_or_else(|e| panic!("make the cluster: {e:#}"));
     prepare(&cluster);
     for node in cluster.nodes() {
         node.start().unwrap_or_else(|e| panic!("{e:#}"));
     }
     cluster.wait_ready().await.unwrap_or_else(|e| panic!("start the cluster: {e:#}"));
+    turn.started();
     Lab { name, cluster, _turn: turn }
 }
 
@@ -217,8 +251,7 @@ pub async fn start_prepared(
     builder: ClusterBuilder,
     prepare: impl FnOnce(&Cluster) -> Result<()>,
 ) -> Lab {
-    let turn = turn(name, about).await;
-    let began = Instant::now();
+    let mut turn = turn(name, about).await;
     let start = async {
         let cluster = builder.init().await?;
         prepare(&cluster)?;
@@ -227,7 +260,7 @@ pub async fn start_prepared(
         Ok::<_, anyhow::Error>(cluster)
     };
     let cluster = start.await.unwrap_or_else(|e| panic!("start the cluster: {e:#}"));
-    println!("{name}: three regions after {:.1} s", began.elapsed().as_secs_f64());
+    turn.started();
     Lab { name, cluster, _turn: turn }
 }
 
