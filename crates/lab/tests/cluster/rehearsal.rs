@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::everywhere::stop_worker;
+use super::everywhere::stop_worker;
 use crate::lab::{builder, number, start, start_prepared, text, told, told_db, until, Lab, Session, SOON};
 
 /// A COMMIT that waited for a region would take as long as `onetrip.rehearse_timeout`, which the test sets to far more
