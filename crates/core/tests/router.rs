@@ -1072,3 +1072,39 @@ fn an_entry_that_waits_for_room_is_not_read_again_and_again() {
     assert_eq!(fed(&here.apply), (4..100).map(LogIndex).collect::<Vec<_>>());
     assert_eq!(here.log.reads.get(), 5 + 96);
 }
+
+/// Goal: a server that forgets its position in the log, or goes back in it, is not taken for one that was away, whose
+/// data folder is removed.
+#[test]
+fn a_server_that_has_forgotten_where_it_was_is_kept() {
+    let mut certifier = Certifier::new(Limits::default());
+    for sequence in 1..=6 {
+        let entry = Entry::encode(&TxnId { node: NodeId(1), incarnation: 1, sequence }, &[], b"");
+        certifier.certify(LogIndex(sequence), &Entry::decode(entry).unwrap()).unwrap();
+    }
+    let members = Members::bootstrap(vec![], "r".into(), 1);
+    for (said_before, says, forgot) in [(None, 0, true), (None, 4, false), (Some(4), 2, true), (Some(4), 4, false)] {
+        let mut committed_indexes = CommittedIndexes::default();
+        (1..=4).for_each(|index| committed_indexes.push(LogIndex(index)));
+        let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
+        let mut opens = |conn, index, committed_indexes: &mut CommittedIndexes| {
+            let mut context = at_start(&certifier, committed_indexes, &members);
+            let (at, wire) = (LogIndex(index), Arc::new(Wire::default()));
+            let role = Role::ApplyWorker;
+            let hello = Hello { version: VERSION, role, pid: 1, incarnation: 1, applied: at, durable: at };
+            router.handle(AgentEvent::Opened { conn: ConnId(conn), hello, outbox: wire }, &mut context).unwrap();
+            (router.needs_rebuild(), router.stuck().cloned())
+        };
+        if let Some(index) = said_before {
+            assert_eq!(opens(1, index, &mut committed_indexes), (false, None));
+        }
+        // As another node's checkpoint has it.
+        (5..=6).for_each(|index| committed_indexes.push(LogIndex(index)));
+        committed_indexes.forget_to(LogIndex(6));
+        let (needs_rebuild, stuck) = opens(2, says, &mut committed_indexes);
+        assert_eq!((needs_rebuild, stuck.is_some()), (!forgot, forgot), "said {said_before:?}, says {says}");
+        if let Some((at, why)) = stuck {
+            assert!(at == LogIndex(6) && why.contains("below what it had safe on disk"), "{at}: {why}");
+        }
+    }
+}

@@ -42,6 +42,15 @@
 #define ot_replorigin_session_setup(origin) replorigin_session_setup(origin)
 #endif
 
+/* 18: how many origins there may be became a setting of its own. */
+#if PG_VERSION_NUM >= 180000
+#define OT_ORIGINS_MAX max_active_replication_origins
+#define OT_ORIGINS_SETTING "max_active_replication_origins"
+#else
+#define OT_ORIGINS_MAX max_replication_slots
+#define OT_ORIGINS_SETTING "max_replication_slots"
+#endif
+
 /*
  * 16: the function that names a table's origin became one for both kinds, and a
  * subscription may have parallel workers.

@@ -26,6 +26,7 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "replication/origin.h"
+#include "replication/slot.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/acl.h"
@@ -97,6 +98,13 @@ ot_position_init(void)
 {
 	static const OtShmemPart part = {"onetrip positions", position_size, position_attach_memory};
 
+	/* Without any, PostgreSQL does not read them, and says 0 of each. */
+	if (OT_ORIGINS_MAX == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("onetrip needs replication origins, and \"%s\" is 0", OT_ORIGINS_SETTING),
+				 errdetail("The position of this server in the log is one, and would be forgotten."),
+				 errhint("Set it to 10 or more.")));
 	ot_shmem_add(&part);
 }
 

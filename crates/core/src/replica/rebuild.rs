@@ -80,8 +80,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
     }
 
-    /// Orders a copy of a PostgreSQL that shows the entry which this one cannot apply.  Withdraws the order when there
-    /// is no such PostgreSQL any more: the old data folder can at least be read.
+    /// Orders a copy of a PostgreSQL that shows the entry which this one cannot apply, or has forgotten.  Withdraws the
+    /// order when there is no such PostgreSQL any more: the old data folder can at least be read.
     pub(super) fn heal<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         let now = host.now();
         if let Some(order) = self.rebuild {

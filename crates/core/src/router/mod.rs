@@ -121,7 +121,7 @@ pub struct Router<O> {
     /// The incarnation of PostgreSQL whose worker began last, and how many lives in a row have come no further.
     life: u64,
     lost_lives: u32,
-    /// An entry that PostgreSQL cannot apply, and why.
+    /// An entry that PostgreSQL cannot apply, and why; or that it should show, and has forgotten.
     stuck: Option<(LogIndex, String)>,
     events: Vec<Event>,
     /// Connections with a READ that nobody has looked at yet, and its number.
@@ -332,16 +332,27 @@ impl<O: Outbox> Router<O> {
             let known = context.committed_indexes.after(hello.applied).map(Iterator::collect::<VecDeque<_>>);
             let first = context.log.first_index();
             let Some(missed) = known.filter(|missed| missed.front().is_none_or(|(at, _)| *at >= first)) else {
-                let problem = format!(
-                    "PostgreSQL stands at log index {}, but this node can bring it on only from {first}: its data folder must be \
-                     made anew from another member's",
-                    hello.applied
-                );
+                // It was not away: one that was shows at least what it has called safe, and none begins with nothing.
+                let forgot = hello.applied == LogIndex::ZERO || self.durable.is_some_and(|safe| hello.applied < safe);
+                let problem = match forgot {
+                    true => format!(
+                        "PostgreSQL stands at log index {}, below what it had safe on disk before: its data folder is an older \
+                         one, or its position in the log, the replication origin \"onetrip\", is lost",
+                        hello.applied
+                    ),
+                    false => format!(
+                        "PostgreSQL stands at log index {}, but this node can bring it on only from {first}: its data folder \
+                         must be made anew from another member's",
+                        hello.applied
+                    ),
+                };
                 if self.problem.as_ref() != Some(&problem) {
                     self.events.push(Event::NeedsRebuild { applied: hello.applied, problem: problem.clone() });
                 }
+                self.needs_rebuild = !forgot;
+                // A copy of one that shows this can be brought on, and what this server alone has is kept.
+                self.stuck = forgot.then(|| (context.committed_indexes.feedable_from(first), problem.clone()));
                 self.problem = Some(problem);
-                self.needs_rebuild = true;
                 outbox.close();
                 return Ok(());
             };
