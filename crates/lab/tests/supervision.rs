@@ -182,3 +182,97 @@ async fn a_port_in_use_is_said_in_one_line() -> Result<()> {
     assert!(last.starts_with("onetrip: ") && last.contains(&port) && last.contains("in use"), "{last}");
     Ok(())
 }
+
+/// Goal: what its owner has set leaves a region's server neither without its position in the log, which would have its
+/// data folder replaced, nor without its workers, and does not make it another region's.
+#[tokio::test]
+async fn settings_that_a_server_cannot_serve_with_do_not_count() -> Result<()> {
+    let cluster = cluster().await?;
+    let writer = cluster.connect(0).await?;
+    writer.batch_execute("create table t (id int primary key); create table here (id int) using heap").await?;
+    cluster.converge().await?;
+    let node = cluster.node(1);
+    node.connect().await?.batch_execute("insert into here values (1)").await?;
+    let settings = [
+        ("max_replication_slots", "0"),
+        ("max_worker_processes", "2"),
+        ("max_wal_senders", "0"),
+        ("wal_level", "minimal"),
+        ("onetrip.sequence_slot", "0"),
+        ("onetrip.node_id", "1"),
+    ];
+    node.add_postgres_settings(&settings.map(|(name, value)| (name.to_string(), value.to_string())))?;
+    let killed = node.postgres_pid().context("it runs")?;
+    node.kill9_postgres()?;
+    writer.batch_execute("insert into t values (1)").await?;
+    let again = wait_server(node, |pid| pid != killed).await?;
+    cluster.converge().await?;
+    assert_eq!(count(&again).await?, 1);
+    let query =
+        "select count(*) || ' ' || current_setting('onetrip.sequence_slot') || ' ' || current_setting('wal_level') \
+                 from here";
+    assert_eq!(again.query_one(query, &[]).await?.get::<_, String>(0), "1 1 replica");
+    cluster.stop().await
+}
+
+/// Goal: a server that has lost its position in the log is copied from another region's, and what it alone had is kept.
+#[tokio::test]
+async fn a_server_that_has_lost_its_position_is_kept() -> Result<()> {
+    let cluster = cluster().await?;
+    let writer = cluster.connect(0).await?;
+    writer.batch_execute("create table t (id int primary key)").await?;
+    cluster.converge().await?;
+    let node = cluster.node(1);
+    // All of it is safe there, so the node does not keep what it would have to be fed again.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let status = node.status().await?;
+        if status["durable"].as_u64() >= status["last_committed"].as_u64() {
+            break;
+        }
+        anyhow::ensure!(Instant::now() < deadline, "not all is safe on disk: {status}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let lose = "select pg_replication_origin_drop('onetrip'), pg_replication_origin_create('onetrip')";
+    node.connect().await?.batch_execute(lose).await?;
+    node.kill9_postgres()?;
+    let kept = node.folder().join("postgres.kept/PG_VERSION");
+    while !kept.is_file() {
+        anyhow::ensure!(Instant::now() < deadline, "{}", node.log_tail(5));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(node.log_tail(1000).contains("below what it had safe on disk before"), "{}", node.log_tail(20));
+    writer.batch_execute("insert into t values (1)").await?;
+    let again = wait_server(node, |_| true).await?;
+    cluster.converge().await?;
+    assert_eq!(count(&again).await?, 1);
+    cluster.stop().await
+}
+
+/// Goal: a region whose database takes no connections applies what the others commit, also after a restart.
+#[tokio::test]
+async fn a_database_that_takes_no_connections_goes_on() -> Result<()> {
+    let cluster = cluster().await?;
+    let writer = cluster.connect(0).await?;
+    writer.batch_execute("create table t (id int primary key)").await?;
+    cluster.converge().await?;
+    let node = cluster.node(1);
+    let other = node.conninfo().replace("dbname=onetrip", "dbname=postgres");
+    let allow = |allow: bool| {
+        let (other, statement) = (other.clone(), format!("alter database onetrip allow_connections {allow}"));
+        async move { onetrip_lab::plain::connect(&other).await?.batch_execute(&statement).await.context("ALTER DATABASE") }
+    };
+    allow(false).await?;
+    let killed = node.postgres_pid().context("it runs")?;
+    node.kill9_postgres()?;
+    writer.batch_execute("insert into t values (1)").await?;
+    let committed = cluster.node(0).status().await?["last_committed"].as_u64();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while node.postgres_pid().is_none_or(|pid| pid == killed) || node.status().await?["applied"].as_u64() < committed {
+        anyhow::ensure!(Instant::now() < deadline, "it does not go on: {}", node.postgres_log_tail(5));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    allow(true).await?;
+    assert_eq!(count(&node.connect().await?).await?, 1);
+    cluster.stop().await
+}

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use onetrip_node::postgres::hba::{BEGIN, END};
-use onetrip_node::postgres::{is_of_one_server, is_our_library, quoted};
+use onetrip_node::postgres::{instead_of, is_of_one_server, is_our_library, quoted};
 
 /// What the node decides for its server, and where it looks for what that says; and what a standby of the old server, or
 /// one that is recovered from its archive, had use for.  What is for one server alone is left out as well.
@@ -24,19 +24,14 @@ const LEFT_OUT: [&str; 14] = [
     "unix_socket_group",
     "unix_socket_permissions",
 ];
-/// Below these a node's server lacks connections for copies, or workers.
-const AT_LEAST: [(&str, i64); 3] =
-    [("max_wal_senders", 10), ("max_replication_slots", 10), ("max_worker_processes", 12)];
 
 fn is_left_out(name: &str, value: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    let too_small = |(of, least): &(&str, i64)| name == *of && value.parse().is_ok_and(|v: i64| v < *least);
     LEFT_OUT.contains(&name.as_str())
         || is_of_one_server(&name)
         || name.starts_with("onetrip.")
         || name.starts_with("recovery_target")
-        || name == "wal_level" && value == "minimal"
-        || AT_LEAST.iter().any(too_small)
+        || instead_of(&name, value).is_some()
 }
 
 /// The new `postgresql.conf`, and what it leaves out, as name and value.

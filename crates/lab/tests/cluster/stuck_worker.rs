@@ -17,6 +17,9 @@ async fn a_region_that_cannot_apply_an_entry_says_why_and_goes_on_once_mended() 
     a.must("create table mended (here int) using heap; create role plain login").await;
     fragile(&lab, "if not exists (select from public.mended) then raise 'not in this region: %', v; end if;").await;
     lab.session(2).await.must("insert into mended values (1)").await;
+    // Not while this waits for clients to be refused.
+    b.must("alter system set onetrip.rebuild_after = 0").await;
+    b.must("select pg_reload_conf()").await;
     a.must("insert into fragile values (1, 'x')").await;
     until("region b says what is wrong", SOON, || async {
         Ok(number(&b, "select count(*) from onetrip.status where failing > applied and failure like '%not in this region: x (% times)'").await? == 1)

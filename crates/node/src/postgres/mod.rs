@@ -49,7 +49,7 @@ pub use password::scram_verifier;
 pub use process::{end_bootstrap_below, processes_of};
 pub(crate) use rebuild::{has_server, in_the_way};
 pub use rebuild::{sync_folder, CopyState, Rebuild, HEALED_FILE};
-pub use server::{is_our_library, quoted, Server};
+pub use server::{instead_of, is_our_library, quoted, Server};
 pub use settings::{is_of_one_server, leave_out_of_copy, SETTINGS_FILES};
 pub use single_user::SingleUser;
 pub use supervisor::{PostgresState, ServerState, Supervisor};

@@ -23,6 +23,15 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 const LOG_BYTES_MAX: u64 = 64 << 20;
 const OLDEST_VERSION: u32 = 15;
 
+/// Below these a server lacks connections for copies, room for its position in the log, or workers that always run.
+const AT_LEAST: [(&str, u32); 4] = [
+    ("max_wal_senders", 10),
+    ("max_replication_slots", 10),
+    // Only PostgreSQL 18 and later know it.
+    ("max_active_replication_origins", 10),
+    ("max_worker_processes", 12),
+];
+
 #[derive(Debug, Clone)]
 pub struct Server {
     /// The node's folder, which contains the sockets, the log and the data folder.
@@ -236,12 +245,37 @@ impl Server {
         lines
     }
 
-    /// If the user's own `shared_preload_libraries` would take the place of ours: both, ours first.
-    pub(super) fn libraries_with_ours(&self) -> Option<String> {
-        let output = self.command("postgres").args(["-C", "shared_preload_libraries", "-D"]).arg(self.data()).output();
-        // If the settings cannot be read, the server says so itself.
+    /// What a setting is according to the files.  `None`: this PostgreSQL does not know it, or the files cannot be read,
+    /// which the server says itself.
+    fn in_files(&self, name: &str) -> Option<String> {
+        let output = self.command("postgres").args(["-C", name, "-D"]).arg(self.data()).output();
         let output = output.ok().filter(|output| output.status.success())?;
-        with_ours(String::from_utf8_lossy(&output.stdout).trim())
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
+    }
+
+    /// What counts over the files, as names and values, and is to be given to the server when it is started.
+    pub(super) fn over_files(&self) -> Vec<(&'static str, String)> {
+        let mut settings = vec![
+            ("onetrip.database", self.database.clone()),
+            ("onetrip.node_id", self.node_id.to_string()),
+            ("onetrip.region", self.region.clone()),
+            ("onetrip.agent_socket", self.agent_socket().display().to_string()),
+            ("onetrip.sequence_slot", self.sequence_slot.to_string()),
+            ("onetrip.sequence_stride", self.sequence_stride.to_string()),
+        ];
+        let libraries = self.in_files("shared_preload_libraries");
+        settings.extend(libraries.and_then(|all| with_ours(&all)).map(|all| ("shared_preload_libraries", all)));
+        let known = AT_LEAST.iter().map(|(name, _)| *name).chain(["wal_level"]);
+        let instead = known.filter_map(|name| {
+            let value = self.in_files(name)?;
+            let instead = instead_of(name, &value)?;
+            tracing::warn!(
+                "PostgreSQL's settings have {name} = {value}, with which it cannot serve: it is started with {instead}"
+            );
+            Some((name, instead))
+        });
+        settings.extend(instead);
+        settings
     }
 
     pub(super) fn log_end(&self) -> u64 {
@@ -317,6 +351,15 @@ fn with_ours(libraries: &str) -> Option<String> {
     }
     let others = if libraries.is_empty() { String::new() } else { format!(", {libraries}") };
     Some(format!("onetrip{others}"))
+}
+
+/// What a server of a node needs in place of this value of a setting, if it cannot be with that.
+pub fn instead_of(name: &str, value: &str) -> Option<String> {
+    let least = AT_LEAST.iter().find(|(of, least)| *of == name && value.parse::<u32>().is_ok_and(|v| v < *least));
+    match least {
+        Some((_, least)) => Some(least.to_string()),
+        None => (name == "wal_level" && value == "minimal").then(|| "replica".to_string()),
+    }
 }
 
 /// Whether a name in `shared_preload_libraries` is that of the extension's library.
@@ -403,6 +446,24 @@ mod tests {
         {
             assert_eq!(with_ours(theirs).as_deref(), Some(all));
         }
+    }
+
+    /// Goal: a server that its owner's settings would leave without a worker, its position or connections for copies
+    /// has them, and nobody's file makes it another node's.
+    #[test]
+    fn what_a_server_cannot_be_without_counts_over_the_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let bin_dir = folder.path().join("bin");
+        fs::create_dir(&bin_dir).unwrap();
+        let script = "case \"$2\" in shared_preload_libraries) echo onetrip;; wal_level) echo minimal;;\n\
+                      max_wal_senders) echo 0;; max_replication_slots) echo 10;; max_worker_processes) echo 64;;\n\
+                      *) echo unrecognized >&2; exit 1;; esac";
+        super::super::write_program(&bin_dir.join("postgres"), script);
+        let server = Server { bin_dir, sequence_slot: 3, ..example(folder.path()) };
+        let settings = server.over_files();
+        let (own, others): (Vec<_>, Vec<_>) = settings.into_iter().partition(|(name, _)| name.starts_with("onetrip."));
+        assert!(own.contains(&("onetrip.sequence_slot", "3".into())), "{own:?}");
+        assert_eq!(others, [("max_wal_senders", "10".into()), ("wal_level", "replica".into())]);
     }
 
     #[test]

@@ -466,8 +466,8 @@ impl Keeper {
         let log = OpenOptions::new().create(true).append(true).open(&path).map_err(file_error("open", &path))?;
         let again = log.try_clone().map_err(file_error("open", &path))?;
         let mut command = Command::from(self.server.command_of_server());
-        if let Some(libraries) = self.server.libraries_with_ours() {
-            command.arg("-c").arg(format!("shared_preload_libraries={libraries}"));
+        for (name, value) in self.server.over_files() {
+            command.arg("-c").arg(format!("{name}={value}"));
         }
         command
             .arg("-D")
