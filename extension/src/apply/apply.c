@@ -33,7 +33,8 @@
  * space).  The worker then ends, is started again and tries again, and this
  * server stands still at the last good entry rather than diverge.
  *
- * Memory: entry_context lives for one transaction; rows have a child of it.
+ * Memory: entry_context lives for one transaction; rows and all other operations
+ * have children of it, since an entry may have millions of them.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -267,10 +268,15 @@ apply_prepared(OtReader *r)
 	apply_write_set(&prepared);
 }
 
-/* Applies a write set, in a transaction that may apply others as well. */
+/*
+ * Applies a write set, in a transaction that may apply others as well.  What an
+ * operation allocates lasts until the next one.
+ */
 static void
 apply_write_set(OtReader *r)
 {
+	MemoryContext old = CurrentMemoryContext;
+	MemoryContext context;
 	uint8		format;
 
 	ran_functions = false;
@@ -287,10 +293,13 @@ apply_write_set(OtReader *r)
 	ot_object_names_begin();
 	ot_contents_apply_begin();
 	ot_session_settings_begin();
+	context = AllocSetContextCreate(old, "onetrip operation", ALLOCSET_DEFAULT_SIZES);
 	while (ot_has_more(r))
 	{
 		uint8		op = ot_get_u8(r);
 
+		MemoryContextReset(context);
+		MemoryContextSwitchTo(context);
 		if (unlikely(ot_writes_early))
 			ot_arrival_operation(op, r);
 		if (op != 'I')
@@ -356,6 +365,8 @@ apply_write_set(OtReader *r)
 				break;
 			case 'X':
 				ot_apply_rows_close();
+				/* it has operations of its own */
+				MemoryContextSwitchTo(old);
 				apply_prepared(r);
 				break;
 			default:
@@ -366,6 +377,8 @@ apply_write_set(OtReader *r)
 	}
 	ot_apply_rows_end_batch();
 	ot_session_settings_end();
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
 }
 
 /*

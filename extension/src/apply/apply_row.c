@@ -214,9 +214,9 @@ ot_apply_relation(OtReader *r)
 
 	if (table == NULL)
 	{
-		table = palloc0(sizeof(OpenTable));
-		table->schema = schema;
-		table->name = name;
+		table = MemoryContextAllocZero(rows_context, sizeof(OpenTable));
+		table->schema = MemoryContextStrdup(rows_context, schema);
+		table->name = MemoryContextStrdup(rows_context, name);
 		table->natts = natts;
 		table->layout = layout;
 		apply_row_append(&known, table);
@@ -277,11 +277,16 @@ static void
 apply_row_open_table(OpenTable *table)
 {
 	MemoryContext old = MemoryContextSwitchTo(rows_context);
-	RangeVar   *name = makeRangeVar(table->schema, table->name, -1);
-	RangeTblEntry *rte = makeNode(RangeTblEntry);
-	Oid			relid = RangeVarGetRelid(name, RowExclusiveLock, true);
+	RangeVar   *name;
+	RangeTblEntry *rte;
+	Oid			relid;
 	OtUserContext context;
 
+	/* what is open is in its context: other operations may close the table again and again */
+	table->estate = CreateExecutorState();
+	MemoryContextSwitchTo(table->estate->es_query_cxt);
+	name = makeRangeVar(table->schema, table->name, -1);
+	relid = RangeVarGetRelid(name, RowExclusiveLock, true);
 	/* An earlier entry that creates it may still be on its way. */
 	if (!OidIsValid(relid) && ot_apply_take_turn())
 		relid = RangeVarGetRelid(name, RowExclusiveLock, true);
@@ -318,7 +323,7 @@ apply_row_open_table(OpenTable *table)
 						table->schema, table->name, ot_region),
 				 errhint("This region differs from the others; compare them with onetrip check.")));
 
-	table->estate = CreateExecutorState();
+	rte = makeNode(RangeTblEntry);
 	rte->rtekind = RTE_RELATION;
 	rte->relid = relid;
 	rte->relkind = table->rel->rd_rel->relkind;
@@ -843,7 +848,7 @@ apply_row_add_to_batch(OpenTable *table, HeapTuple row)
 {
 	if (table->nbatch_rows <= batch.rows)
 	{
-		MemoryContext old = MemoryContextSwitchTo(rows_context);
+		MemoryContext old = MemoryContextSwitchTo(table->estate->es_query_cxt);
 
 		if (table->batch_rows == NULL)
 			table->batch_rows = palloc(sizeof(TupleTableSlot *) * BATCH_ROWS_MAX);

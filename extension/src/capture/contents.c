@@ -49,6 +49,7 @@
 #include "pgstat.h"
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -277,7 +278,10 @@ ot_contents_apply_emptied(OtReader *r)
 	relation_close(rel, NoLock);
 	if ((flags & OT_EMPTIED_TRUNCATED) && XLogLogicalInfoActive())
 	{
+		MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
 		truncated = lappend_oid(truncated, relid);
+		MemoryContextSwitchTo(old);
 		if (flags & OT_EMPTIED_LAST)
 		{
 			contents_log_truncate(flags);

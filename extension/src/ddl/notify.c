@@ -244,6 +244,8 @@ ot_notify_apply(OtReader *r)
 		notify_read(&all, &channel, &payload);
 		bytes += QUEUED_BYTES(strlen(channel) + strlen(payload));
 		count++;
+		pfree(channel);
+		pfree(payload);
 		if (!ot_notify_comes_next(&all))
 			break;
 		(void) ot_get_u8(&all);
@@ -262,6 +264,8 @@ ot_notify_apply(OtReader *r)
 		notify_read(r, &channel, &payload);
 		if (send)
 			Async_Notify(channel, payload);
+		pfree(channel);
+		pfree(payload);
 	}
 }
 
