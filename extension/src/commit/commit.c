@@ -963,7 +963,7 @@ commit_at_abort(void)
 	ot_row_lock_end(false);
 	ot_turn_forget(false);
 	if (left_open)
-		ot_turn_leave_open(own.txn);
+		ot_turn_leave_open(own.txn, undecided);
 	commit_reset();
 	ot_ddl_forget_truncated_by_worker();
 	ot_write_set_reset();

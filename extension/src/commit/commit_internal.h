@@ -212,9 +212,9 @@ extern void ot_unread_is_waited_for(void);
 /* turn.c */
 extern void ot_turn_begin_proposing(OtTxnId txn);
 extern void ot_turn_publish(void);
-extern void ot_turn_leave_open(OtTxnId txn);
-extern int	ot_turn_left_open(OtTxnId *txns, int max);
-extern void ot_turn_settled(int count);
+extern void ot_turn_leave_open(OtTxnId txn, bool proposed);
+extern int	ot_turn_left_open(bool proposed, OtTxnId *txns, int max);
+extern void ot_turn_settled(bool proposed, int count);
 extern uint64 ot_turn_handovers(void);
 
 #endif							/* ONETRIP_COMMIT_INTERNAL_H */

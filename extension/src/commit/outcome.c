@@ -225,11 +225,13 @@ ot_local_status(PG_FUNCTION_ARGS)
 /*
  * The transactions that ot_turn_left_open() gives are first asked for with
  * OUTCOME: by the time the node answers, it has read what was proposed before.
- * If not all are decided, they are asked for with SETTLE a while later.
+ * If not all are decided, they are asked for with SETTLE a while later.  Those that
+ * were proposed come first.
  */
 static struct
 {
 	OtFrameType question;
+	bool		proposed;		/* those that are asked for */
 	int			asked;			/* how many, on this connection */
 	int			heard;			/* how many of these have been answered */
 	bool		all_decided;	/* ... each with a final outcome */
@@ -237,12 +239,13 @@ static struct
 }			settling;
 
 static void
-outcome_ask_for_left_open(OtAgent *agent, OtFrameType question, int max)
+outcome_ask_for_left_open(OtAgent *agent, OtFrameType question, bool proposed, int max)
 {
 	OtTxnId		txns[SETTLE_AT_ONCE];
 
 	settling.question = question;
-	settling.asked = ot_turn_left_open(txns, max);
+	settling.proposed = proposed;
+	settling.asked = ot_turn_left_open(proposed, txns, max);
 	settling.heard = 0;
 	settling.all_decided = true;
 	for (int i = 0; i < settling.asked; i++)
@@ -268,9 +271,11 @@ ot_settle_ask(OtAgent *agent)
 	if (!ot_agent_is_open(agent))
 		return;
 	if (settling.asked == 0)
-		outcome_ask_for_left_open(agent, OT_FRAME_OUTCOME, SETTLE_AT_ONCE);
+		outcome_ask_for_left_open(agent, OT_FRAME_OUTCOME, true, SETTLE_AT_ONCE);
+	if (settling.asked == 0)
+		outcome_ask_for_left_open(agent, OT_FRAME_OUTCOME, false, SETTLE_AT_ONCE);
 	else if (settling.heard == settling.asked && ot_now() >= settling.settle_at)
-		outcome_ask_for_left_open(agent, OT_FRAME_SETTLE, settling.asked);
+		outcome_ask_for_left_open(agent, OT_FRAME_SETTLE, settling.proposed, settling.asked);
 }
 
 /* Takes the answer to one of the questions. */
@@ -284,7 +289,7 @@ ot_settle_heard(OtReader *body)
 	if (++settling.heard < settling.asked)
 		return;
 	if (settling.all_decided)
-		ot_turn_settled(settling.asked);
+		ot_turn_settled(settling.proposed, settling.asked);
 	if (settling.all_decided || settling.question == OT_FRAME_SETTLE)
 		settling.asked = 0;
 	else

@@ -62,8 +62,16 @@
 #include "shmem/shmem.h"
 
 #define GATES_MAX 8
-/* Any more than these stay unknown until somebody settles them by hand. */
+/* Of each kind; any more than these stay unknown until somebody settles them by hand. */
 #define LEFT_OPEN_MAX 16384
+
+/* Sequences of transactions of this incarnation, in the order in which they came. */
+typedef struct TurnLeftOpen
+{
+	uint64		taken;			/* how many have ever been taken out */
+	uint64		added;			/* ... and added */
+	uint64		ring[LEFT_OPEN_MAX];
+} TurnLeftOpen;
 
 /* A session that wants a snapshot at an exact position (onetrip check). */
 typedef struct TurnGate
@@ -116,9 +124,8 @@ typedef struct TurnShared
 	OtLogIndex	worker_wants;	/* wake the worker at this applied index; 0: no */
 	pg_atomic_uint64 handovers;
 
-	/* transactions of this incarnation that nobody waits for any more */
-	int			nleft_open;
-	uint64		left_open[LEFT_OPEN_MAX];	/* sequences */
+	/* transactions that nobody waits for any more, by whether they were proposed */
+	TurnLeftOpen left_open[2];
 
 	TurnMember	members[FLEXIBLE_ARRAY_MEMBER];
 } TurnShared;
@@ -507,14 +514,18 @@ ot_turn_forget(bool committed)
 
 /*
  * A transaction of this server ended without its outcome being known, and
- * nobody waits for it any more: the worker is to have it settled.
+ * nobody waits for it any more: the worker is to have it settled.  Sessions can
+ * leave many open that they have not proposed, only asked for their ids, so
+ * these take no places of those that may be in the log.
  */
 void
-ot_turn_leave_open(OtTxnId txn)
+ot_turn_leave_open(OtTxnId txn, bool proposed)
 {
+	TurnLeftOpen *open = &turn->left_open[proposed];
+
 	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
-	if (turn->nleft_open < LEFT_OPEN_MAX)
-		turn->left_open[turn->nleft_open++] = txn.sequence;
+	if (open->added - open->taken < LEFT_OPEN_MAX)
+		open->ring[open->added++ % LEFT_OPEN_MAX] = txn.sequence;
 	LWLockRelease(&turn->lock);
 	ot_worker_wake();
 }
@@ -522,37 +533,35 @@ ot_turn_leave_open(OtTxnId txn)
 /* ---- for the apply worker ---- */
 
 /*
- * Returns the first of the transactions that were left open, at most max.  They
- * remain the first ones until ot_turn_settled().
+ * Returns the first of the transactions of this kind that were left open, at most
+ * max.  They remain the first ones until ot_turn_settled().
  */
 int
-ot_turn_left_open(OtTxnId *txns, int max)
+ot_turn_left_open(bool proposed, OtTxnId *txns, int max)
 {
+	TurnLeftOpen *open = &turn->left_open[proposed];
 	int			count;
 
-	if (likely(turn->nleft_open == 0))
+	if (likely(open->added == open->taken))
 		return 0;
 	LWLockAcquire(&turn->lock, LW_SHARED);
-	count = Min(turn->nleft_open, max);
+	count = Min(open->added - open->taken, max);
 	for (int i = 0; i < count; i++)
 	{
 		txns[i].node = (uint32) ot_node_id;
 		txns[i].incarnation = ot_incarnation();
-		txns[i].sequence = turn->left_open[i];
+		txns[i].sequence = open->ring[(open->taken + i) % LEFT_OPEN_MAX];
 	}
 	LWLockRelease(&turn->lock);
 	return count;
 }
 
-/* Removes the first `count` transactions, which have an outcome now. */
+/* Removes the first `count` transactions of this kind, which have an outcome now. */
 void
-ot_turn_settled(int count)
+ot_turn_settled(bool proposed, int count)
 {
 	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
-	turn->nleft_open -= count;
-	/* The order does not matter: the last ones take their places. */
-	for (int i = 0; i < count && i < turn->nleft_open; i++)
-		turn->left_open[i] = turn->left_open[turn->nleft_open + count - 1 - i];
+	turn->left_open[proposed].taken += count;
 	LWLockRelease(&turn->lock);
 }
 
