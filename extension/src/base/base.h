@@ -175,6 +175,7 @@ extern void ot_user_enter(OtUserContext *saved, Oid role, int rules);
 extern void ot_user_leave(const OtUserContext *saved);
 extern void ot_user_log_in(Oid role);
 extern void ot_user_log_out(int nest_level);
+extern void ot_user_check_may_call(Oid function);
 
 /*
  * Checked in builds with stop points, and for a PostgreSQL that was built with

@@ -26,7 +26,9 @@
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 
 /*
  * Called once in a process of ours.  PostgreSQL starts it with a session user and
@@ -104,4 +106,12 @@ ot_user_leave(const OtUserContext *saved)
 		ot_user_log_out(saved->nest_level);
 	XactReadOnly = saved->read_only;
 	SetUserIdAndSecContext(saved->user, saved->security_context);
+}
+
+/* For a function of ours to which calls of this one go: who may not call the one may not call the other. */
+void
+ot_user_check_may_call(Oid function)
+{
+	if (OT_FUNCTION_ACLCHECK(function, GetUserId()) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, get_func_name(function));
 }

@@ -93,9 +93,7 @@ ot_notify(PG_FUNCTION_ARGS)
 	const char *channel = PG_ARGISNULL(0) ? "" : text_to_cstring(PG_GETARG_TEXT_PP(0));
 	const char *payload = PG_ARGISNULL(1) ? "" : text_to_cstring(PG_GETARG_TEXT_PP(1));
 
-	/* who may not call the one may not call the other */
-	if (OT_FUNCTION_ACLCHECK(OT_PG_NOTIFY_OID, GetUserId()) != ACLCHECK_OK)
-		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, "pg_notify");
+	ot_user_check_may_call(OT_PG_NOTIFY_OID);
 	PreventCommandDuringRecovery("NOTIFY");
 	if (notify_is_left_out())
 		PG_RETURN_VOID();

@@ -99,6 +99,7 @@
 #include "parser/parse_func.h"
 #include "storage/lmgr.h"
 #include "tcop/utility.h"
+#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -108,13 +109,9 @@
 #include "utils/syscache.h"
 #include "ddl/ddl.h"
 
-/* pg_proc.dat's numbers of nextval, currval, lastval, both setval, pg_sequence_last_value, and pg_prepared_xact */
-#define NEXTVAL_OID 1574
+/* pg_proc.dat's numbers of currval, lastval and pg_prepared_xact */
 #define CURRVAL_OID 1575
 #define LASTVAL_OID 2559
-#define SETVAL_OID 1576
-#define SETVAL3_OID 1765
-#define LAST_VALUE_OID 4032
 #define PREPARED_XACT_OID 1065
 
 /* An ALTER SEQUENCE under way. */
@@ -647,7 +644,10 @@ sequence_own_notify(void)
 	return LookupFuncName(list_make2(makeString("onetrip"), makeString("pg_notify")), 2, types, true);
 }
 
-/* Replaces the function by ours, if it is one that is redirected. */
+/*
+ * Replaces the function by ours, if it is one that is redirected, and the role may
+ * call it: else PostgreSQL is to refuse it.
+ */
 static void
 sequence_redirect_call(Oid *function)
 {
@@ -657,15 +657,15 @@ sequence_redirect_call(Oid *function)
 		ours = LookupFuncName(list_make2(makeString("onetrip"), makeString("publication_tables")), -1, NULL, true);
 	else if (unlikely(*function == PREPARED_XACT_OID))
 		ours = LookupFuncName(list_make2(makeString("onetrip"), makeString("pg_prepared_xact")), 0, NULL, true);
-	else if (unlikely(*function == SETVAL_OID || *function == SETVAL3_OID))
-		ours = sequence_own_function("setval", *function == SETVAL_OID ? 2 : 3);
+	else if (unlikely(*function == OT_SETVAL_OID || *function == OT_SETVAL3_OID))
+		ours = sequence_own_function("setval", *function == OT_SETVAL_OID ? 2 : 3);
 	else if (unlikely(*function == OT_PG_NOTIFY_OID))
 		ours = sequence_own_notify();
-	else if (unlikely(*function == NEXTVAL_OID && ot_read_only))
+	else if (unlikely(*function == OT_NEXTVAL_OID && ot_read_only))
 		ours = sequence_own_function("nextval", 1);
-	else if (unlikely(*function == LAST_VALUE_OID && ot_sequence_stride > 1))
+	else if (unlikely(*function == OT_LAST_VALUE_OID && ot_sequence_stride > 1))
 		ours = sequence_own_function("sequence_last_value", 1);
-	if (OidIsValid(ours))
+	if (OidIsValid(ours) && OT_FUNCTION_ACLCHECK(*function, GetUserId()) == ACLCHECK_OK)
 		*function = ours;
 }
 
@@ -711,7 +711,7 @@ sequence_calls_redirected(Oid function)
 			pfree(lower);
 		}
 		else
-			found = sequence_tree_calls(source, SETVAL_OID) || sequence_tree_calls(source, SETVAL3_OID) ||
+			found = sequence_tree_calls(source, OT_SETVAL_OID) || sequence_tree_calls(source, OT_SETVAL3_OID) ||
 				sequence_tree_calls(source, OT_PG_NOTIFY_OID);
 		pfree(source);
 	}
@@ -770,7 +770,7 @@ ot_sequence_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		*created_sequence = object_id;
 	if (access != OAT_FUNCTION_EXECUTE || class_id != ProcedureRelationId)
 		return;
-	if ((object_id == SETVAL_OID || object_id == SETVAL3_OID || object_id == OT_PG_NOTIFY_OID) &&
+	if ((object_id == OT_SETVAL_OID || object_id == OT_SETVAL3_OID || object_id == OT_PG_NOTIFY_OID) &&
 		ot_sequence_is_active())
 	{
 		const char *function = object_id == OT_PG_NOTIFY_OID ? "pg_notify" : "setval";
@@ -781,7 +781,7 @@ ot_sequence_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 				 errdetail("The call is in no query, for example in the default of a column that COPY fills."),
 				 errhint("Call onetrip.%s(), which takes the same arguments.", function)));
 	}
-	else if (object_id == NEXTVAL_OID)
+	else if (object_id == OT_NEXTVAL_OID)
 	{
 		ot_sequence_drew();
 		if (ot_read_only && ot_sequence_is_active())

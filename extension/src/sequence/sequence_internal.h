@@ -20,6 +20,12 @@
 #error "Onetrip needs a compiler with 128-bit integers"
 #endif
 
+/* pg_proc.dat's numbers of functions to whose place ours come: nextval, both setval, pg_sequence_last_value */
+#define OT_NEXTVAL_OID 1574
+#define OT_SETVAL_OID 1576
+#define OT_SETVAL3_OID 1765
+#define OT_LAST_VALUE_OID 4032
+
 /*
  * A sequence as its owner defined it.  anchor is an own value of slot 0: the
  * first start value, which is kept when START changes later.

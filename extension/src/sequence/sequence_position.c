@@ -145,6 +145,7 @@ ot_setval(PG_FUNCTION_ARGS)
 	char		persistence = get_rel_persistence(relid);
 	OtSequenceLoaded		seq;
 
+	ot_user_check_may_call(PG_NARGS() > 2 ? OT_SETVAL3_OID : OT_SETVAL_OID);
 	if (ot_sequence_is_active() && get_rel_relkind(relid) == RELKIND_SEQUENCE &&
 		persistence != RELPERSISTENCE_TEMP &&
 		pg_class_aclcheck(relid, GetUserId(), ACL_UPDATE) == ACLCHECK_OK)
@@ -200,6 +201,7 @@ ot_nextval(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
 
+	ot_user_check_may_call(OT_NEXTVAL_OID);
 	if (ot_sequence_is_active() && get_rel_persistence(relid) != RELPERSISTENCE_TEMP)
 		ot_check_writable();
 	return DirectFunctionCall1(nextval_oid, ObjectIdGetDatum(relid));

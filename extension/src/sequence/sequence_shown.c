@@ -107,12 +107,14 @@ Datum
 ot_sequence_last_value(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
-	Relation	rel = relation_open(relid, AccessShareLock);
+	Relation	rel;
 	OtSequenceLoaded seq;
 	OtPosition	position;
 	int64		before;
 	bool		may_read;
 
+	ot_user_check_may_call(OT_LAST_VALUE_OID);
+	rel = relation_open(relid, AccessShareLock);
 	if (rel->rd_rel->relkind != RELKIND_SEQUENCE || !ot_sequence_load(relid, &seq))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),

@@ -228,5 +228,30 @@ RESET ROLE;
 DROP FUNCTION seen();
 DROP VIEW seen;
 
+-- Who may not call what PostgreSQL has may not call what calls of it go to.
+\set ON_ERROR_ROLLBACK on
+BEGIN;
+CREATE ROLE sequence_user;
+GRANT USAGE ON SCHEMA sequence TO sequence_user;
+GRANT ALL ON SEQUENCE up TO sequence_user;
+SET LOCAL ROLE sequence_user;
+SELECT setval('up', 5000), onetrip.setval('up', 5000, true), onetrip.nextval('up') > 5000 AS next;
+SELECT pg_sequence_last_value('up') > 5000 AS last, onetrip.sequence_last_value('up') > 5000 AS last_again;
+SELECT count(*) FROM pg_prepared_xacts;
+RESET ROLE;
+REVOKE EXECUTE ON FUNCTION pg_catalog.setval(regclass, bigint), pg_catalog.setval(regclass, bigint, boolean),
+    pg_catalog.nextval(regclass), pg_catalog.pg_sequence_last_value(regclass), pg_catalog.pg_prepared_xact() FROM PUBLIC;
+SET LOCAL ROLE sequence_user;
+SELECT setval('up', 5000);
+SELECT setval('up', 5000, true);
+SELECT onetrip.setval('up', 5000);
+SELECT onetrip.setval('up', 5000, true);
+SELECT onetrip.nextval('up');
+SELECT pg_sequence_last_value('up');
+SELECT onetrip.sequence_last_value('up');
+SELECT count(*) FROM pg_prepared_xacts;
+ROLLBACK;
+\set ON_ERROR_ROLLBACK off
+
 SET client_min_messages = warning;
 DROP SCHEMA sequence CASCADE;
