@@ -199,7 +199,8 @@ UPDATE pg_catalog.pg_depend SET deptype = 'a'
 COMMENT ON TABLE onetrip.job_here IS
     'Indexes that this server builds by itself (CREATE INDEX and REINDEX CONCURRENTLY), and partitions whose users it waits for (DETACH CONCURRENTLY); written with the statement, and by the job worker.';
 
--- An error may contain values of a row, also of one that row security hides.
+-- An error may contain values of a row, also of one that row security hides.  An index of this name may be another one
+-- than the one that is told of: that has the job of the same time.
 CREATE OR REPLACE VIEW onetrip.jobs AS
 SELECT r.region, r.node_id, r.statement, r."table", r.index, r.state,
        p.phase || CASE WHEN p.blocks_total > 0
@@ -208,10 +209,12 @@ SELECT r.region, r.node_id, r.statement, r."table", r.index, r.state,
                          AND NOT pg_catalog.row_security_active(here.indrelid) THEN r.error END AS error,
        r.since, r.changed
   FROM onetrip.job_report r
-  LEFT JOIN (SELECT ARRAY[n.nspname, c.relname]::text[] AS name, i.indexrelid, i.indrelid
-               FROM pg_catalog.pg_index i
+  LEFT JOIN (SELECT ARRAY[n.nspname, c.relname]::text[] AS name, i.indexrelid, i.indrelid, j.since
+               FROM onetrip.job_here j
+               JOIN pg_catalog.pg_index i ON i.indexrelid = j.index
                JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
-               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) AS here ON here.name = pg_catalog.parse_ident(r.index)
+               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) AS here
+    ON here.name = pg_catalog.parse_ident(r.index) AND here.since = r.since
   LEFT JOIN pg_catalog.pg_stat_progress_create_index p
     ON r.node_id = pg_catalog.current_setting('onetrip.node_id')::integer AND r.state <> 'done'
    AND p.index_relid = here.indexrelid AND p.datname = pg_catalog.current_database();

@@ -80,6 +80,12 @@ DO $$ BEGIN
     END LOOP;
 END $$;
 SELECT region, "table", index, state, attempts > 0 AS tried, error FROM onetrip.jobs WHERE state = 'failed';
+-- What another node has told of another index of this name is of rows that were in another table.
+INSERT INTO onetrip.job_report (node_id, index, region, "table", statement, state, attempts, error, since)
+SELECT 9, index, 'gone', "table", statement, state, 1, 'a value of before', since - interval '1 day'
+  FROM onetrip.job_report WHERE index = 'public.t_fails';
+SELECT error FROM onetrip.jobs WHERE node_id = 9;
+DELETE FROM onetrip.job_report WHERE node_id = 9;
 SET ROLE other_owner;
 SELECT region, "table", index, state, attempts > 0 AS tried, error FROM onetrip.jobs WHERE state = 'failed';
 -- Nor does he whom row security keeps from some of its rows.
