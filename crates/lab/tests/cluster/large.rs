@@ -1,8 +1,9 @@
-//! 100,000 rows of one transaction cross regions once, as one proposal, whatever wrote them.
+//! 100,000 rows of one transaction cross regions once, as one proposal, whatever wrote them; and very many other
+//! operations take little memory where they arrive.
 
 use std::time::{Duration, Instant};
 
-use crate::lab::{builder, number, onetrip, start_from, Lab, Session};
+use crate::lab::{builder, number, onetrip, start, start_from, until, Lab, Session, SOON};
 
 const ROWS: i64 = 100_000;
 
@@ -96,4 +97,55 @@ async fn crosses_once(lab: &Lab, sql: &str) -> (Duration, Duration) {
         assert!((2..64).contains(&moved), "{sql}: {moved} entries in region {region}");
     }
     (here, arrived)
+}
+
+/// What one transaction did before that one of any role, with no privileges, made each other region need a gigabyte for.
+const MANY: [(&str, &str); 4] = [
+    ("large objects", "select count(lo_creat(-1)) from generate_series(1, 300000)"),
+    ("notifications", "select count(pg_notify('c', i::text)) from generate_series(1, 500000) i"),
+    ("statements", "do $$ begin for i in 1 .. 20000 loop drop table if exists nosuch; end loop; end $$"),
+    (
+        "rows and large objects",
+        "do $$ begin for i in 1 .. 40000 loop insert into t values (i, i); perform lo_creat(-1); end loop; end $$",
+    ),
+];
+const WORKER: &str = "select coalesce(sum(pid), 0) from pg_stat_activity where backend_type = 'onetrip apply worker'";
+
+/// Goal: an entry of very many small operations takes little memory where it is applied.  Method: how much the apply
+/// worker of region b, a new one for each transaction, has had at most.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn very_many_operations_take_little_memory() {
+    let lab = start("many_operations", "memory of an apply worker that carries out 20,000 operations and more").await;
+    let (a, b) = (lab.session(0).await, lab.session(1).await);
+    a.must("create table t (id int primary key, v int)").await;
+    lab.everywhere().await;
+    let mut too_much = Vec::new();
+    for (what, sql) in MANY {
+        let before = number(&b, WORKER).await.unwrap();
+        b.must(&format!("select pg_terminate_backend({before})")).await;
+        until("another worker", SOON, || async { Ok(![0, before].contains(&number(&b, WORKER).await?)) })
+            .await
+            .unwrap();
+        a.must("insert into t values (0, 0) on conflict (id) do update set v = t.v + 1").await;
+        lab.everywhere().await;
+        let worker = number(&b, WORKER).await.unwrap();
+        let before = peak_mb(worker);
+        a.must(sql).await;
+        lab.everywhere().await;
+        assert_eq!(number(&b, WORKER).await.unwrap(), worker, "{what}: the worker has ended");
+        let grown = peak_mb(worker) - before;
+        println!("many_operations: {what}: {grown} MB");
+        if grown >= 70 {
+            too_much.push((what, grown));
+        }
+    }
+    assert!(too_much.is_empty(), "in MB: {too_much:?}");
+    lab.check_equal(1).await;
+}
+
+/// All that the process has ever had mapped at a time: the server's shared memory, and its own.
+fn peak_mb(pid: i64) -> i64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the worker's status");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmPeak:")?.strip_suffix("kB")).expect("VmPeak");
+    peak.trim().parse::<i64>().expect("a number") / 1024
 }

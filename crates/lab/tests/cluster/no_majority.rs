@@ -206,6 +206,27 @@ async fn cancelled_while_waiting(lab: &Lab, ids: &mut u32) {
     one_outcome(lab, &Open { txn: transaction_id(why.message()), row }).await;
 }
 
+/// Goal: ids that clients ask for and never use keep nobody's outcome open.  Method: more than there is room for, and then
+/// a COMMIT, while the other regions hang.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ids_that_were_never_proposed_keep_no_outcome_open() {
+    let lab = start("told_ids", "20,000 ids asked for and rolled back, then a COMMIT without a majority").await;
+    let session = lab.session(1).await;
+    session.must("create table t (id int primary key, v text); insert into t values (0, 'before')").await;
+    session.must(&format!("set onetrip.commit_timeout = {COMMIT_TIMEOUT_MS}")).await;
+    for other in [0, 2] {
+        lab.node(other).pause().expect("SIGSTOP");
+    }
+    let ask = "perform onetrip.current_transaction_id(); rollback;";
+    session.must(&format!("do $$ begin for i in 1 .. 20000 loop {ask} end loop; end $$")).await;
+    let open = ends_in_time(&lab, 1, &session, 1).await;
+    for other in [0, 2] {
+        lab.node(other).resume().expect("SIGCONT");
+    }
+    writes_go_on(&lab, &mut 1).await;
+    one_outcome(&lab, &open).await;
+}
+
 /// Goal: with `read_only_without_majority`, drivers pass by a region that has no majority, and its open sessions get an
 /// error at once; all of that ends with the outage.  Method: regions 0 and 1 hang; region 2 and then its node alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
