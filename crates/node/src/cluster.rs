@@ -6,6 +6,7 @@
 //! second at most.
 
 use crate::http::Http;
+use crate::printable::printable;
 use crate::status::{millis, CoreStatus, MemberReport, PlaceReport, Quorum, StatusReport};
 use crate::transport::STATUS_BYTES_MAX;
 use bytes::Bytes;
@@ -246,10 +247,8 @@ fn sound(mut report: Value) -> Value {
             Value::Number(n) if n.as_f64().is_none_or(|n| n.abs() > MAX) && n.as_i64().is_none() => {
                 *value = Value::Null
             }
-            // What moves a terminal's cursor, and the one character that PostgreSQL has no place for.
-            Value::String(text) if text.contains(|c: char| c.is_control() && c != '\n') => {
-                *text = text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
-            }
+            // Among that is the one character that PostgreSQL has no place for.
+            Value::String(text) => *text = printable(text),
             Value::Array(all) => all.iter_mut().for_each(bound),
             Value::Object(fields) => fields.values_mut().for_each(bound),
             _ => {}

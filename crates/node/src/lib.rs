@@ -17,6 +17,7 @@
 //! | `admin` | the operators' socket: tokens, leaving, the preferred leader, entries to leave out, backups | io |
 //! | [`traces`] | traces of COMMITs, for a collector | one of its own |
 //! | `write_set` | the changes of an entry that is left out, as text | core |
+//! | `printable` | text of others, for terminals | caller's |
 //! | [`postgres`] | the server process | caller's runtime |
 //! | `rebuild` | which member's PostgreSQL is copied | caller's runtime |
 //! | [`span`] | from which node a log line is | all of them |
@@ -50,6 +51,7 @@ mod no_majority;
 pub mod node;
 mod places;
 pub mod postgres;
+mod printable;
 mod rebuild;
 pub mod restore;
 pub mod secret;
@@ -77,6 +79,7 @@ pub use error::{without_errno, Error, Result};
 pub use facts::Facts;
 pub use inbox::{AdminReply, AdminRequest};
 pub use node::{run, Node};
+pub use printable::printable_part;
 
 #[cfg(test)]
 mod tests {

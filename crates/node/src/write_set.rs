@@ -3,6 +3,7 @@
 //! Nothing is decided by it: the node looks into a write set only to print what `onetrip skip` leaves out.  Values are
 //! shown as the bytes that are stored, since only PostgreSQL knows their types; text in them can be read.
 
+use crate::printable::printable_part;
 use bytes::Bytes;
 use onetrip_core::wire::Reader;
 use onetrip_core::Result;
@@ -54,7 +55,7 @@ impl Lines {
 
     fn say(&mut self, line: String) {
         if self.lines.len() < LINES_MAX {
-            self.lines.push(line);
+            self.lines.push(printable_part(&line));
         } else {
             self.left += 1;
         }
@@ -274,6 +275,20 @@ mod tests {
                 r"INSERT public.t: '\x05ab'",
                 r"UPDATE public.t: '\x05ab' to '', column 2: 'zz'"
             ]
+        );
+    }
+
+    /// Goal: whoever wrote the entry does not decide what a terminal does with it, or what looks like a line of its own.
+    #[test]
+    fn nothing_in_a_change_is_for_the_terminal() {
+        let str = |s: &str| [&(s.len() as u16).to_le_bytes()[..], s.as_bytes()].concat();
+        let text = "drop table \u{1b}[2K\nlog index 7";
+        let length = (text.len() as u32).to_le_bytes().to_vec();
+        let statement = [vec![FORMAT, b'S'], length, text.into(), str("joe"), vec![0, 0]].concat();
+        let emptied = [b"E".to_vec(), str("a\rb"), str("m\u{9b}2J"), vec![1]].concat();
+        assert_eq!(
+            lines([statement, emptied].concat().into()),
+            ["as joe: drop table \u{fffd}[2K\n    log index 7", "emptied a\u{fffd}b.m\u{fffd}2J"]
         );
     }
 

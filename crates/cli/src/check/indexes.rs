@@ -6,6 +6,7 @@
 //! locks are held only briefly.
 
 use anyhow::{Context, Result};
+use onetrip_node::printable_part;
 use serde::Serialize;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::Client;
@@ -48,12 +49,13 @@ impl Indexes {
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         for damaged in &self.damaged {
-            text += &format!("index {} in {}: {}\n", damaged.index, damaged.region, damaged.what);
-            text += &format!("  mend it there with: REINDEX INDEX {}\n", damaged.index);
+            let (index, what) = (printable_part(&damaged.index), printable_part(&damaged.what));
+            text += &format!("index {index} in {}: {what}\n", damaged.region);
+            text += &format!("  mend it there with: REINDEX INDEX {index}\n");
         }
         text += &format!("{} indexes looked through\n", self.looked_through);
         if !self.left_out.is_empty() {
-            text += &format!("indexes that cannot be looked through: {}\n", self.left_out.join(", "));
+            text += &format!("indexes that cannot be looked through: {}\n", printable_part(&self.left_out.join(", ")));
         }
         if !self.without_amcheck.is_empty() {
             let regions = self.without_amcheck.join(", ");

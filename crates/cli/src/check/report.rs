@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
+use onetrip_node::printable_part;
 use serde::Serialize;
 
 use super::definitions::Definition;
@@ -109,13 +110,13 @@ impl Report {
             format!("different at position {} ({regions}): {}\n", self.position, self.summary())
         };
         if let Some(Difference::Row { table, key, regions, columns, rows }) = &self.difference {
-            text += &format!("first difference: table {table}, row {key}");
+            text += &printable_part(&format!("first difference: table {table}, row {key}"));
             if !columns.is_empty() {
-                text += &format!(", in {}", columns.join(", "));
+                text += &printable_part(&format!(", in {}", columns.join(", ")));
             }
             text += "\n";
             for (region, row) in regions.iter().zip(rows) {
-                text += &format!("  {region}: {}\n", row.as_deref().unwrap_or("no such row"));
+                text += &format!("  {region}: {}\n", printable_part(row.as_deref().unwrap_or("no such row")));
             }
             if rows[0].is_some() && rows[0] == rows[1] {
                 text += "  (the values look alike, but are stored as different bytes)\n";
@@ -154,13 +155,13 @@ impl Report {
             1 => parts.push("1 index".to_string()),
             n => parts.push(format!("{n} indexes")),
         }
-        parts.join(", ")
+        printable_part(&parts.join(", "))
     }
 
     fn by_region(&self, what: &str, values: impl Iterator<Item = String>) -> String {
-        let mut text = format!("{what}\n");
+        let mut text = format!("{}\n", printable_part(what));
         for (region, value) in self.regions.iter().zip(values) {
-            text += &format!("  {region}: {}\n", value.replace('\n', "\n    "));
+            text += &format!("  {region}: {}\n", printable_part(&value));
         }
         text
     }
@@ -171,7 +172,7 @@ impl Report {
         }
         let mut text = "not compared, since each region has its own:\n".to_string();
         for local in self.local.iter().take(SHOWN_LOCAL) {
-            text += &format!("  {}", local.what);
+            text += &format!("  {}", printable_part(&local.what));
             if local.regions.len() < self.regions.len() {
                 text += &format!(", in {}", local.regions.join(", "));
             }
