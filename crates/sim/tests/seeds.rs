@@ -131,8 +131,8 @@ fn one_seed_gives_the_same_bytes_twice() {
     }
 }
 
-/// For each bug a seed that shows it, which is tried first.  The core's behaviour decides which seeds do, so a change may
-/// leave a bug to another one.  Then it takes longer to find it, and the line that belongs in here is printed by
+/// For each bug a seed that shows it, which is tried first.  Which seeds do depends on all that the core does, so after
+/// a change it may be another one.  Then finding it takes longer, and the line that belongs in here is printed by
 /// `cargo test --release -p onetrip-sim --test seeds found -- --nocapture`.
 const HINTS: &[(InjectedBug, u64)] = &[
     (InjectedBug::SkipSync, 1),
@@ -175,6 +175,7 @@ const HINTS: &[(InjectedBug, u64)] = &[
     (InjectedBug::NoticeOfAnyTerm, 40),
     (InjectedBug::NoticeOfLastIndex, 22),
     (InjectedBug::NoticeOfLearner, 63),
+    (InjectedBug::NoticeOfOldTerms, 26),
     (InjectedBug::CutBetweenParts, 24),
     (InjectedBug::RepeatPart, 9),
     (InjectedBug::WritesBeforeBase, 5),
