@@ -303,7 +303,7 @@ ot_settings_set_up_worker(void)
 			SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
 	}
 	/* else it is a session of the node, which says how long a rehearsal may take */
-	if (IsBackgroundWorker)
+	if (MyBackendType == B_BG_WORKER)
 	{
 		SetConfigOption("statement_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
 		SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
