@@ -26,7 +26,7 @@ SELECT onetrip.position() AS position \gset before_
 BEGIN; SELECT onetrip.advance(); ROLLBACK;
 BEGIN READ ONLY; SELECT onetrip.advance(); COMMIT;
 
--- commits: each COMMIT of a change adds one to every part, and nothing else does.
+-- commits: each COMMIT of a change adds one to every part (but for one that few COMMITs have), and nothing else does.
 SELECT count AS commits FROM onetrip.commits WHERE part = 'whole' \gset before_
 INSERT INTO t VALUES (13);
 SELECT count(*) FROM t;
@@ -34,9 +34,9 @@ BEGIN; INSERT INTO t VALUES (14); ROLLBACK;
 CREATE TEMP TABLE mine (id int);
 BEGIN; DELETE FROM t WHERE id = 13; INSERT INTO t VALUES (13); COMMIT;
 SELECT part, count - :before_commits AS more, 0 <= mean_ms AND p50_ms <= p95_ms AND p95_ms <= p99_ms AND p99_ms <= max_ms
-       AND mean_ms <= max_ms AS ordered FROM onetrip.commits;
+       AND mean_ms <= max_ms AS ordered FROM onetrip.commits WHERE part <> 'everywhere';
 SELECT part, sum(count) = max(up_to_here) AS adds_up, bool_and(up_to_ms > 0) AS bounds FROM onetrip.commit_histogram
- GROUP BY part ORDER BY part;
+ WHERE part <> 'everywhere' GROUP BY part ORDER BY part;
 SELECT sum(mean_ms * count) FILTER (WHERE part IN ('prepare', 'verdict', 'turn', 'local', 'everywhere'))
        / sum(mean_ms * count) FILTER (WHERE part = 'whole') BETWEEN 0.9 AND 1 AS parts_make_the_whole,
        sum(mean_ms * count) FILTER (WHERE part IN ('propose', 'replicate', 'certify'))

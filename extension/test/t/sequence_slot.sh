@@ -1,7 +1,6 @@
 # Goal: a data folder that is started with another sequence slot gives that slot's values from then on, but none that may
 #       have been used before: values of other slots that have arrived in this folder count.
-# Method: change the slot between two starts, as a base backup from another node does; a line at the end of
-#       postgresql.conf overrides what the node writes.
+# Method: change the slot in node.toml between two starts, as if the folder came from another node.
 # Slot 0 gives 1, 9, 17, ...; slot 3 gives 4, 12, 20, ... .
 
 expect() {
@@ -34,7 +33,8 @@ those="SELECT count(*) FROM pg_class WHERE relnamespace = 'slot'::regnamespace A
 expect "many" "$those" "6000"
 
 stop_node
-printf '%s\n' "onetrip.sequence_slot = 3" "max_locks_per_transaction = 10" >>"$conf"
+sed -i 's/^sequence_slot = 0$/sequence_slot = 3/' "$work/nodes/here/node.toml"
+echo "max_locks_per_transaction = 10" >>"$conf"
 start_node
 expect "the definition of a used one" \
     "SELECT start_value, increment, start_here, increment_here FROM onetrip.sequences WHERE schema_name = 'slot' AND sequence_name = 'used'" "1|1|4|8"
