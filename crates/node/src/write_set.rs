@@ -278,7 +278,8 @@ mod tests {
         );
     }
 
-    /// Goal: whoever wrote the entry does not decide what a terminal does with it, or what looks like a line of its own.
+    /// Goal: whoever wrote the entry does not decide what a terminal does with it, or what looks like a line of its
+    /// own.
     #[test]
     fn nothing_in_a_change_is_for_the_terminal() {
         let str = |s: &str| [&(s.len() as u16).to_le_bytes()[..], s.as_bytes()].concat();

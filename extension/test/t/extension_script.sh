@@ -80,7 +80,8 @@ scripted_login|SELECT
 t
 ERROR:  cannot replicate an index of values that may differ between regions
 ERROR:  cannot replicate a partition key that may differ between regions"
-    [ "$scripted" = "$expected" ] || wrong="the session said: $scripted"
+    [ "$scripted" = "$expected" ] || wrong="${wrong}the session said: $scripted"
 else
+    # shellcheck disable=SC2034
     unchecked="nobody but root may put an extension into $extensions"
 fi

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use onetrip_node::postgres::hba::{BEGIN, END};
 use onetrip_node::postgres::{instead_of, is_of_one_server, is_our_library, quoted};
 
-/// What the node decides for its server, and where it looks for what that says; and what a standby of the old server, or
-/// one that is recovered from its archive, had use for.  What is for one server alone is left out as well.
+/// What the node decides for its server, and where it looks for what that says; and what a standby of the old server,
+/// or one that is recovered from its archive, had use for.  What is for one server alone is left out as well.
 const LEFT_OUT: [&str; 14] = [
     "archive_cleanup_command",
     "config_file",

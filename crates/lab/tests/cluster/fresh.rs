@@ -74,7 +74,7 @@ async fn for_the_whole_database(lab: &Lab) {
     c.must("select later from t").await;
 }
 
-/// What is shown while a statement runs, a function that is not volatile does not see: it uses the statement's snapshot.
+/// What is shown while a statement runs, a function that is not volatile does not see: it uses the same snapshot.
 async fn one_statement_sees_one_state(lab: &Lab) {
     let [a, _, c] = lab.sessions().await;
     a.must(

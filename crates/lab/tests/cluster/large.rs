@@ -99,7 +99,7 @@ async fn crosses_once(lab: &Lab, sql: &str) -> (Duration, Duration) {
     (here, arrived)
 }
 
-/// What one transaction did before that one of any role, with no privileges, made each other region need a gigabyte for.
+/// With what one transaction of any role, with no privileges, made each other region need a gigabyte.
 const MANY: [(&str, &str); 4] = [
     ("large objects", "select count(lo_creat(-1)) from generate_series(1, 300000)"),
     ("notifications", "select count(pg_notify('c', i::text)) from generate_series(1, 500000) i"),

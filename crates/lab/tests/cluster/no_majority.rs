@@ -206,8 +206,8 @@ async fn cancelled_while_waiting(lab: &Lab, ids: &mut u32) {
     one_outcome(lab, &Open { txn: transaction_id(why.message()), row }).await;
 }
 
-/// Goal: ids that clients ask for and never use keep nobody's outcome open.  Method: more than there is room for, and then
-/// a COMMIT, while the other regions hang.
+/// Goal: ids that clients ask for and never use keep nobody's outcome open.  Method: more than there is room for, and
+/// then a COMMIT, while the other regions hang.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ids_that_were_never_proposed_keep_no_outcome_open() {
     let lab = start("told_ids", "20,000 ids asked for and rolled back, then a COMMIT without a majority").await;

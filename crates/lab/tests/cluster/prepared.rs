@@ -147,7 +147,7 @@ async fn at_once_in_another_region(lab: &Lab) {
     lab.shows("select count(*)::text from accounts where id between 50 and 59", "10").await;
 }
 
-/// A COMMIT PREPARED that is cancelled after it is decided succeeds, and the session's next query sees what it committed.
+/// A COMMIT PREPARED that is cancelled after it is decided succeeds, and the session's next query sees it.
 async fn cancelled_once_it_is_decided(lab: &Lab) {
     let a = lab.session(0).await;
     a.must("create table many (id int primary key)").await;

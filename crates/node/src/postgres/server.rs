@@ -245,8 +245,8 @@ impl Server {
         lines
     }
 
-    /// What a setting is according to the files.  `None`: this PostgreSQL does not know it, or the files cannot be read,
-    /// which the server says itself.
+    /// What a setting is according to the files.  `None`: this PostgreSQL does not know it, or the files cannot be
+    /// read, which the server says itself.
     fn in_files(&self, name: &str) -> Option<String> {
         let output = self.command("postgres").args(["-C", name, "-D"]).arg(self.data()).output();
         let output = output.ok().filter(|output| output.status.success())?;
@@ -415,7 +415,7 @@ pub(super) fn reason(log: &str) -> Option<String> {
     };
     let fatal = |line: &str| from_mark(line, &["PANIC:  ", "FATAL:  ", "could not "]);
     let Some((at, shown)) = lines.iter().enumerate().rev().find_map(|(at, l)| fatal(l).map(|m| (at, m))) else {
-        // A message of the server itself has two spaces behind its level; one of the dynamic linker, for example, has not.
+        // A message of the server itself has two spaces behind its level; one of the dynamic linker has not.
         let last = lines.last()?;
         let elsewhere = from_mark(last, &["Future log output "]).map(|l| format!("its reason is in another log: {l}"));
         return elsewhere.or_else(|| (!last.contains(":  ")).then(|| last.to_string()));
