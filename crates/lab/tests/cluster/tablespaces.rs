@@ -173,6 +173,7 @@ async fn what_travels_about_them(lab: &Lab) {
     c.must("alter role placer reset all").await;
     // sessions outlive what their settings name
     a.must("create access method passing type table handler heap_tableam_handler").await;
+    lab.everywhere().await;
     a.must("set default_tablespace = fast").await;
     b.must("set default_table_access_method = passing").await;
     for region in 0..2 {
