@@ -46,6 +46,7 @@
 #define DDL_ELSEWHERE_MS 10000
 /* From publishing to the release of its locks, a backend takes microseconds. */
 #define ANNOUNCED_POLL_US 100
+#define ANNOUNCED_POLLS_MAX 100
 
 static OtPositions *positions = NULL;
 
@@ -523,6 +524,10 @@ ot_position_names_change(void)
 /*
  * The base for a key of an object whose name is about to be looked up: once
  * invalidations have been accepted, the catalogs are at least as new.
+ *
+ * Whoever has waited for a lock behind a change of names gets it a moment before
+ * that is marked as announced.  So this waits a little: with an older base it would
+ * lose to what it has waited for.
  */
 OtLogIndex
 ot_position_base_of_names(void)
@@ -530,12 +535,20 @@ ot_position_base_of_names(void)
 	OtLogIndex	base;
 
 	ot_position_attach();
-	SpinLockAcquire(&positions->mutex);
-	base.value = pg_atomic_read_u64(&positions->applied);
-	if (positions->unannounced.value != 0 && positions->unannounced.value <= base.value)
-		base.value = positions->unannounced.value - 1;
-	SpinLockRelease(&positions->mutex);
-	return base;
+	for (int waited = 0;; waited++)
+	{
+		bool		announced;
+
+		SpinLockAcquire(&positions->mutex);
+		base.value = pg_atomic_read_u64(&positions->applied);
+		announced = positions->unannounced.value == 0 || positions->unannounced.value > base.value;
+		if (!announced)
+			base.value = positions->unannounced.value - 1;
+		SpinLockRelease(&positions->mutex);
+		if (likely(announced) || waited == ANNOUNCED_POLLS_MAX)
+			return base;
+		pg_usleep(ANNOUNCED_POLL_US);
+	}
 }
 
 /*
