@@ -193,12 +193,6 @@ impl Server {
             ("port", self.port.to_string()),
             ("unix_socket_directories", path(&self.node_folder)),
             ("shared_preload_libraries", text("onetrip")),
-            ("onetrip.database", text(&self.database)),
-            ("onetrip.node_id", self.node_id.to_string()),
-            ("onetrip.region", text(&self.region)),
-            ("onetrip.agent_socket", path(&self.agent_socket())),
-            ("onetrip.sequence_slot", self.sequence_slot.to_string()),
-            ("onetrip.sequence_stride", self.sequence_stride.to_string()),
             ("onetrip.read_only", if self.read_only { "on" } else { "off" }.to_string()),
             ("wal_level", "replica".to_string()),
             ("max_connections", "200".to_string()),
@@ -209,6 +203,7 @@ impl Server {
             ("shared_buffers", text("128MB")),
             ("log_line_prefix", text("%m [%p] %q%u@%d ")),
         ];
+        settings.extend(self.whose_it_is().map(|(name, value)| (name, text(&value))));
         if self.tls {
             let file = |name: &str| path(&self.node_folder.join(tls::FOLDER).join(name));
             settings.push(("ssl", "on".to_string()));
@@ -245,6 +240,18 @@ impl Server {
         lines
     }
 
+    /// What makes the server this node's, as names and values.
+    fn whose_it_is(&self) -> [(&'static str, String); 6] {
+        [
+            ("onetrip.database", self.database.clone()),
+            ("onetrip.node_id", self.node_id.to_string()),
+            ("onetrip.region", self.region.clone()),
+            ("onetrip.agent_socket", self.agent_socket().display().to_string()),
+            ("onetrip.sequence_slot", self.sequence_slot.to_string()),
+            ("onetrip.sequence_stride", self.sequence_stride.to_string()),
+        ]
+    }
+
     /// What a setting is according to the files.  `None`: this PostgreSQL does not know it, or the files cannot be
     /// read, which the server says itself.
     fn in_files(&self, name: &str) -> Option<String> {
@@ -255,14 +262,7 @@ impl Server {
 
     /// What counts over the files, as names and values, and is to be given to the server when it is started.
     pub(super) fn over_files(&self) -> Vec<(&'static str, String)> {
-        let mut settings = vec![
-            ("onetrip.database", self.database.clone()),
-            ("onetrip.node_id", self.node_id.to_string()),
-            ("onetrip.region", self.region.clone()),
-            ("onetrip.agent_socket", self.agent_socket().display().to_string()),
-            ("onetrip.sequence_slot", self.sequence_slot.to_string()),
-            ("onetrip.sequence_stride", self.sequence_stride.to_string()),
-        ];
+        let mut settings = Vec::from(self.whose_it_is());
         let libraries = self.in_files("shared_preload_libraries");
         settings.extend(libraries.and_then(|all| with_ours(&all)).map(|all| ("shared_preload_libraries", all)));
         let known = AT_LEAST.iter().map(|(name, _)| *name).chain(["wal_level"]);
@@ -537,7 +537,7 @@ mod tests {
         let settings = server.settings(15, Level(0), false);
         assert!(settings.contains("unix_socket_directories = '/data/it''s'\n"), "{settings}");
         assert!(settings.contains("onetrip.agent_socket = '/data/it''s/agent.sock'\n"), "{settings}");
-        assert!(settings.contains("port = 5433\n") && settings.contains("onetrip.node_id = 2\n"), "{settings}");
+        assert!(settings.contains("port = 5433\n") && settings.contains("onetrip.node_id = '2'\n"), "{settings}");
         assert!(settings.contains("wal_writer_flush_after = 0\n"), "{settings}");
         assert!(!server.settings(17, Level(0), false).contains("wal_writer"));
         assert!(!settings.contains("format_level"));
