@@ -84,7 +84,7 @@ async fn a_relay_that_hands_nothing_on_holds_nothing_up() -> Result<()> {
 
 /// What happens to the links from the relay to these nodes.
 async fn pass_by(to: &[usize], settings: &str) -> Result<()> {
-    const COMMITS: u64 = 120;
+    const COMMITS: u64 = 240;
     let mut sequence = 0;
     let (cluster, mut agent) = relaying(20.0, &mut sequence).await?;
     // Until the one that is the relay now has nothing more to say.
@@ -113,9 +113,9 @@ async fn pass_by(to: &[usize], settings: &str) -> Result<()> {
     }
     // Raft alone would not do it: what follows an append takes the same way.
     all_have(&cluster, (0..5).filter(|i| *i != still)).await?;
-    // What was on its way waited, of more than 200 appends that it would have handed on; and what it was given when it,
-    // or a follower that it does not reach, was tried again.  All would be 10 MB and more; a busy machine has tried 2.3.
+    // What was on its way waited, of more than 400 appends that it would have handed on; and what it was given when it,
+    // or a follower that it does not reach, was tried again, which is done less and less often.
     let in_vain = counted(&cluster, still, "relayed_bytes").await? - handed_on;
-    ensure!(in_vain < COMMITS * BYTES as u64 / 2, "{in_vain} bytes were given to it in vain");
+    ensure!(in_vain < COMMITS * BYTES as u64 / 3, "{in_vain} bytes were given to it in vain");
     cluster.stop().await
 }

@@ -99,9 +99,9 @@ async fn one_statement_sees_one_state(lab: &Lab) {
         let reading = fresh.must(statement);
         let committing = async {
             let waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted";
-            while number(&c, waiting).await.unwrap() == 0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            until("it waits in the midst of the statement", SOON, || async { Ok(number(&c, waiting).await? > 0) })
+                .await
+                .unwrap();
             let shown = number(&c, "select count(*) from t").await.unwrap();
             a.must("insert into t select least(min(id), 0) - 100 from t").await;
             lab.everywhere().await;

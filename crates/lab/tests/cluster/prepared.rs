@@ -163,9 +163,12 @@ async fn cancelled_once_it_is_decided(lab: &Lab) {
             succeeded += 1;
             assert_eq!(seen, round * 30000, "round {round}");
         }
-        while number(&a, "select count(*) from pg_prepared_xacts").await.unwrap() > 0 {
+        until("it is committed", SOON, || async {
             let _ = a.run("commit prepared 'many'").await;
-        }
+            Ok(number(&a, "select count(*) from pg_prepared_xacts").await? == 0)
+        })
+        .await
+        .unwrap();
     }
     assert!(succeeded > 0, "all were cancelled before they were decided");
     a.must("truncate many").await;
