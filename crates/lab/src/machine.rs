@@ -40,12 +40,13 @@ impl Machine {
         Machine {
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             processor: model.trim_start_matches(['\t', ':', ' ']).to_string(),
-            postgres: says(crate::postgres_bin().join("postgres"), &["--version"]),
+            postgres: says(crate::postgres_bin().join("postgres"), &["--version"])
+                .replace("postgres (PostgreSQL)", "PostgreSQL"),
         }
     }
 }
 
-/// For example "2 cores (name of the processor), postgres (PostgreSQL) 15.20".
+/// For example "2 cores (name of the processor), PostgreSQL 15.20".
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} cores ({}), {}", self.cores, self.processor, self.postgres)

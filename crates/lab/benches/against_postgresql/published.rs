@@ -61,9 +61,10 @@ pub async fn section(bench: &Bench) -> Result<Section> {
         paragraph(&format!(
             "{} clients update one random row of 1,000; they are in us-east-1 and connect to each region in turn (`make \
              demo`). us-east-1 is 10 ms from us-east-2 and 62 ms from us-west-2, and these two are 50 ms apart. *limit* \
-             is physics: the client's round trip plus one to the nearest majority. The times are in ms. Those of Aurora \
-             DSQL and YugabyteDB are [published ones]({measurements}/2026-11-21-first-slice/published.md), measured in \
-             their providers' regions at these distances. Clients connect here by password-less TCP without TLS.",
+             is what the distances take by themselves: the client's round trip to its region, and one from there to \
+             the nearest majority; *ratio* is the mean divided by it. The times are in ms. Those of Aurora DSQL and \
+             YugabyteDB are [published ones]({measurements}/2026-11-21-first-slice/published.md), measured in their \
+             providers' regions at these distances. Our clients connect without TLS and without a password.",
             report.clients
         ))
     };
