@@ -16,63 +16,18 @@ SECONDS ?= 60
 
 # Two tests at a time would be in each other's way.
 .NOTPARALLEL:
-.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-long test-18 test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-cluster-long test-ddl-pairs test-outcomes test-contrib test-upgrade test-clients test-console sim torture values poison pairs pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs lint-monitoring bench bench-node bench-failover bench-clients bench-return bench-rows bench-heap clean
+.PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*/\1/p' Makefile)
 
+# The lines with ## above a target are its help.
 help:
-	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
-	@echo "             (ARGS='--once --seconds 5' and others; see ARGS=--help)"
-	@echo "make build   the onetrip command, in $(BUILD_DIR)/release"
-	@echo "make install what was built: the command, manual pages, completions, systemd's unit, the extension (DESTDIR=, PREFIX=/usr/local)"
-	@echo "make deb     Debian packages of the checked-out commit, in $(BUILD_DIR)/debian: onetrip, postgresql-15-onetrip"
-	@echo "make image   an OCI image from these packages, in $(BUILD_DIR)/image (packaging/Containerfile; needs buildah)"
-	@echo "make docs    the pages in docs as a site, in $(BUILD_DIR)/book"
-	@echo "make test    Rust, the extension in C, clusters of real processes (30 minutes on two cores)"
-	@echo "make test-long  what takes longer: the other cluster tests, faults at each point of a COMMIT, sanitizers (25 minutes)"
-	@echo "make test-18 the tests of the extension and of clusters on PostgreSQL 18, which it builds from Debian's source package"
-	@echo "             (an hour)"
-	@echo "make sim     simulated clusters under faults (SECONDS=60; SEED=n repeats one, TRACE=file records what happened)"
-	@echo "make fuzz    coverage-guided fuzzing of all readers of bytes from outside (SECONDS=60 for all together; TARGET=name"
-	@echo "             for one reader, INPUT=file repeats one input, ARGS=--keep keeps what it found in testdata/fuzz; ARGS=--help)"
-	@echo "make audit   licenses, sources and known vulnerabilities of the Rust libraries; needs the advisory database from GitHub"
-	@echo "make torture real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)"
-	@echo "make values  checks that values of every type, made by functions, end up the same in three regions (SECONDS=60; SEED=n; ARGS=--help)"
-	@echo "make poison  checks that random DDL, rows, roles, functions and values of every type from three regions at once end up the same (SECONDS=60; SEED=n; ARGS=--help)"
-	@echo "make pairs   has every feature of PostgreSQL meet every other, in one transaction, in two, and at once in two regions, and"
-	@echo "             compares what comes of it with PostgreSQL (SECONDS=60; SEED=n; ARGS=--help)"
-	@echo "make test-clients  drivers of five languages: the programs in docs/clients against three regions, one of which is killed;"
-	@echo "             the same through pgbouncer and HAProxy, with the files in docs/clients"
-	@echo "make test-console  the console in a real browser: three regions with load, one of which is killed (PICTURES=folder keeps screenshots)"
-	@echo "make test-ddl-pairs  each kind of DDL that may run beside other DDL, beside each other one"
-	@echo "make test-quickstart  the commands of docs/quickstart.md"
-	@echo "make test-upgrade  the release before this one (scripts/previous-release) and this one in one cluster, there and back under load;"
-	@echo "             PostgreSQL replaced region by region (5 minutes, and a build of that release the first time)"
-	@echo "make test-packages  builds the packages twice, which must give the same files, and runs three regions from them in a fresh"
-	@echo "             Debian 12 (root; 10 minutes)"
-	@echo "make pg-regress  PostgreSQL's own regression, isolation and contrib suites, in a region and on a plain server; what"
-	@echo "             differs must be listed in docs/census/pg-regress.tsv (15 minutes; ARGS=isolation for one suite;"
-	@echo "             ARGS=--write writes the list)"
-	@echo "make test-ecosystem  other people's programs and their tests (Django, Hibernate, Liquibase, psycopg2, Alembic,"
-	@echo "             SQLAlchemy, asyncpg, pgx, Rails, Knex, TypeORM), in a region and on a plain server; what differs must be listed in"
-	@echo "             docs/census/ecosystem.tsv (an hour; ARGS=django)"
-	@echo "make lint    every check that runs no test: format, clippy and C warnings (PostgreSQL 15, 17 and 18),"
-	@echo "             directions of includes and of dependencies, licenses and vulnerabilities of libraries, scripts, pages and their links,"
-	@echo "             the alarms and the dashboard, by Prometheus's promtool"
-	@echo "             (make -k lint shows everything that is wrong, not only the first failure)"
-	@echo "make lint-versions  the C warnings alone; fails when the headers of a PostgreSQL cannot be fetched"
-	@echo "make bench   Onetrip compared with PostgreSQL, alone and with synchronous standbys: latency, throughput, cost; writes a page in"
-	@echo "             docs/measurements, and the tables of README.md and docs/comparison.md (20 minutes; ARGS='--only regions,rows --seconds 2'; ARGS=--help)"
-	@echo "make bench-node  what the node costs without PostgreSQL"
-	@echo "make bench-failover  how long commits stop when a region fails under full load, measured 40 times"
-	@echo "make bench-clients  how long a client is without a server when its region fails: drivers, HAProxy, pgbouncer (25 minutes)"
-	@echo "make bench-return  what clients elsewhere notice when a member returns that missed five minutes of full load"
-	@echo "make bench-rows  CPU time per row, at its origin and applied elsewhere, compared with heap"
-	@echo "make bench-heap  tpcb-like transactions and COPY in one region without others, compared with heap (ARGS=folder for its page)"
-	@echo "make setup   install what is missing (Debian 12; root or sudo); the other targets call it, or setup-tests, setup-bench, ..."
-	@echo "make clean   remove what was built"
+	@awk '/^## /{text = text (text ? "\n" sprintf("%22s", "") : "") substr($$0, 4); next} \
+		/^[a-z0-9-]+:/ && text {sub(/:.*/, ""); printf "make %-17s%s\n", $$0, text} {text = ""}' Makefile
 
 # Where the output of quiet builds goes.
 export ONETRIP_LOGS := $(BUILD_DIR)/log
 
+## install what is missing (Debian 12; root or sudo); the other targets call it, or setup-tests,
+## setup-bench, ...
 setup:
 	@scripts/setup.sh
 
@@ -93,28 +48,36 @@ setup-docs:
 	@scripts/setup.sh docs
 
 # The example writes the manual pages and the completions.
+## the onetrip command, in target/release
 build: setup
 	@scripts/quiet.pl $(ONETRIP_LOGS)/build.log "building onetrip" \
 		cargo build --release --locked -p onetrip-cli --bin onetrip --example pages
 
 install: export DESTDIR := $(DESTDIR)
 install: export PREFIX := $(or $(PREFIX),/usr/local)
+## what was built: the command, manual pages, completions, systemd's unit, the extension (DESTDIR=,
+## PREFIX=/usr/local)
 install:
 	@scripts/install.sh command $(BUILD_DIR)
 	@scripts/install.sh extension
 
+## Debian packages of the checked-out commit, in target/debian: onetrip, postgresql-15-onetrip
 deb: setup
 	@scripts/deb.sh $(BUILD_DIR)/debian $(BUILD_DIR)/packages
 
+## an OCI image from these packages, in target/image (packaging/Containerfile; needs buildah)
 image:
 	@scripts/setup.sh image
 	@BASE=$(BASE) scripts/image.sh $(BUILD_DIR)
 
+## the pages in docs as a site, in target/book
 docs: setup-docs
 	@scripts/docs.sh $(BUILD_DIR)
 
 # The lab's programs, and the command that their clusters run: the product's, plus what only tests need.  The demo measures,
 # so it is built as the benches are; these files are in release/ too.
+## three regions on this machine, measured, then open to psql until Ctrl-C (ARGS='--once --seconds 5' and
+## others; see ARGS=--help)
 demo: setup
 	@scripts/quiet.pl $(ONETRIP_LOGS)/demo.log "building the demo" \
 		cargo build --profile bench --locked -p onetrip-lab --bin demo --bin onetrip-lab
@@ -126,9 +89,11 @@ TESTS = test test-long test-18 test-rust test-extension test-sanitizers test-clu
 $(TESTS): export CARGO_PROFILE_RELEASE_LTO = off
 $(TESTS): export CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS = true
 $(TESTS): export CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS = true
+## Rust, the extension in C, clusters of real processes (30 minutes on two cores)
 test: test-rust test-extension test-cluster test-quickstart test-contrib
 
-# What takes longer.  CI runs both.
+## what takes longer: the other cluster tests, faults at each point of a COMMIT, sanitizers (25 minutes);
+## CI runs both
 test-long: test-sanitizers test-cluster-long test-outcomes
 
 # Only what has tests is built for them: examples, programs and documentation have none (the first line sees to the
@@ -157,10 +122,11 @@ test-cluster-long: setup-tests
 	scripts/cargo-test.sh --release --locked -p onetrip-lab --test cluster -- --test-threads=2 --ignored --skip outcomes:: --skip each_kind_of_ddl
 
 # Part of neither: it takes several minutes.
+## each kind of DDL that may run beside other DDL, beside each other one
 test-ddl-pairs: setup-tests
 	scripts/cargo-test.sh --release --locked -p onetrip-lab --test cluster -- --ignored each_kind_of_ddl
 
-# The commands of docs/quickstart.md, as they stand there.
+## the commands of docs/quickstart.md
 test-quickstart:
 	@scripts/test-quickstart.sh
 
@@ -176,6 +142,8 @@ test-contrib:
 POSTGRES_18 = /var/tmp/onetrip-postgres-18
 test-18: export ONETRIP_POSTGRES_BIN = $(POSTGRES_18)/usr/lib/postgresql/18/bin
 test-18: export PG_CONFIG = $(ONETRIP_POSTGRES_BIN)/pg_config
+## the tests of the extension and of clusters on PostgreSQL 18, which it builds from Debian's source package
+## (an hour)
 test-18:
 	@env -u PG_CONFIG scripts/setup.sh postgres18
 	@scripts/postgres-build.sh 18 $(POSTGRES_18)
@@ -184,54 +152,76 @@ test-18:
 		--skip census:: --skip detach:: --skip check_finds_every_kind_of_definition
 
 # Part of neither `make test` nor `make test-long`: it builds the release before this one, too.
+## the release before this one (scripts/previous-release) and this one in one cluster, there and back under
+## load; PostgreSQL replaced region by region (5 minutes, and a build of that release the first time)
 test-upgrade: setup
 	@scripts/test-upgrade.sh $(BUILD_DIR)
 
 # The programs in docs/clients, in five languages, against three regions of which one is killed, also through pools.
+## drivers of five languages: the programs in docs/clients against three regions, one of which is killed;
+## the same through pgbouncer and HAProxy, with the files in docs/clients
 test-clients:
 	@scripts/setup.sh clients
 	cargo build --release --locked -p onetrip-lab --bin onetrip-lab --example retry
 	@scripts/test-clients.sh $(BUILD_DIR)
 
 # The console in Debian's Chromium.
+## the console in a real browser: three regions with load, one of which is killed (PICTURES=folder keeps
+## screenshots)
 test-console:
 	@scripts/setup.sh console
 	cargo build --release --locked -p onetrip-lab --bin demo --bin onetrip-lab
 	@scripts/test-console.sh $(BUILD_DIR) $(PICTURES)
 
 # Part of neither `make test` nor `make test-long`: it fetches a Debian system and builds everything twice, for use.
+## builds the packages twice, which must give the same files, and runs three regions from them in a fresh
+## Debian 12 (root; 10 minutes)
 test-packages: setup
 	@scripts/setup.sh packages
 	@scripts/test-packages.sh $(BUILD_DIR)
 
 # Loop mounts need root; without them, the table says which faults were skipped.
+## real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)
 torture: setup
 	cargo build --release --locked -p onetrip-lab --bins
 	@$(BUILD_DIR)/release/torture --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+## checks that values of every type, made by functions, end up the same in three regions (SECONDS=60;
+## SEED=n; ARGS=--help)
 values: setup-tests
 	cargo build --release --locked -p onetrip-lab --bins
 	@$(BUILD_DIR)/release/values --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+## checks that random DDL, rows, roles, functions and values of every type from three regions at once end up
+## the same (SECONDS=60; SEED=n; ARGS=--help)
 poison: setup-tests
 	cargo build --release --locked -p onetrip-lab --bins
 	@$(BUILD_DIR)/release/poison --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+## has every feature of PostgreSQL meet every other, in one transaction, in two, and at once in two regions,
+## and compares what comes of it with PostgreSQL (SECONDS=60; SEED=n; ARGS=--help)
 pairs: setup
 	cargo build --release --locked -p onetrip-lab --bins
 	@$(BUILD_DIR)/release/pairs --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # Fetches the suites from Debian's source package.
+## PostgreSQL's own regression, isolation and contrib suites, in a region and on a plain server; what
+## differs must be listed in docs/census/pg-regress.tsv (15 minutes; ARGS=isolation for one suite;
+## ARGS=--write writes the list)
 pg-regress: setup
 	$(if $(ONETRIP),,cargo build --release --locked -p onetrip-cli)
 	@ONETRIP=$(or $(ONETRIP),$(BUILD_DIR)/release/onetrip) scripts/pg-regress.sh $(ARGS)
 
 # The registries are PyPI, Maven Central, npm and the proxy of Go modules.
+## other people's programs and their tests (Django, Hibernate, Liquibase, psycopg2, Alembic, SQLAlchemy,
+## asyncpg, pgx, Rails, Knex, TypeORM), in a region and on a plain server; what differs must be listed in
+## docs/census/ecosystem.tsv (an hour; ARGS=django)
 test-ecosystem:
 	@scripts/setup.sh ecosystem
 	$(if $(ONETRIP),,cargo build --release --locked -p onetrip-cli)
 	@ONETRIP=$(or $(ONETRIP),$(BUILD_DIR)/release/onetrip) scripts/test-ecosystem.sh $(ARGS)
 
+## simulated clusters under faults (SECONDS=60; SEED=n repeats one, TRACE=file records what happened)
 sim: setup
 	cargo build --release --locked -p onetrip-sim
 	@$(BUILD_DIR)/release/sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(TRACE),--trace $(TRACE)) $(if $(JOBS),--jobs $(JOBS))
@@ -240,6 +230,9 @@ sim: setup
 # libFuzzer; because of --target, programs that run at build time get no counters.
 FUZZ_FLAGS = -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-, \
 	level=4 inline-8bit-counters pc-table trace-compares)
+## coverage-guided fuzzing of all readers of bytes from outside (SECONDS=60 for all together; TARGET=name
+## for one reader, INPUT=file repeats one input, ARGS=--keep keeps what it found in testdata/fuzz;
+## ARGS=--help)
 fuzz: setup
 	RUSTFLAGS="$(FUZZ_FLAGS)" cargo run --profile fuzz --locked -p onetrip-lab --features libfuzzer --bin fuzz \
 		--target-dir $(BUILD_DIR)/fuzz --target "$$(rustc -vV | sed -n 's/^host: //p')" -- \
@@ -247,10 +240,16 @@ fuzz: setup
 		$(if $(INPUT),--input $(INPUT)) $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
 
 # The list of known vulnerabilities is https://github.com/rustsec/advisory-db.
+## licenses, sources and known vulnerabilities of the Rust libraries; needs the advisory database from
+## GitHub
 audit: setup-lint
 	cargo deny --locked check --hide-inclusion-graph
 
 # Each part can be run alone; the quick ones come first.
+## every check that runs no test: format, clippy and C warnings (PostgreSQL 15, 17 and 18), directions of
+## includes and of dependencies, licenses and vulnerabilities of libraries, scripts, pages and their links,
+## the alarms and the dashboard, by Prometheus's promtool (make -k lint shows everything that is wrong, not
+## only the first failure)
 lint: lint-format lint-docs lint-monitoring lint-scripts lint-product lint-libraries lint-c lint-clippy
 
 # rustfmt leaves comments as they are.
@@ -288,6 +287,7 @@ lint-c: setup-lint
 	@scripts/include-direction.sh
 	@scripts/compile-versions.sh $(BUILD_DIR)/headers
 
+## the C warnings alone; fails when the headers of a PostgreSQL cannot be fetched
 lint-versions: setup-lint
 	@scripts/compile-versions.sh --strict $(BUILD_DIR)/headers
 
@@ -296,18 +296,24 @@ lint-clippy: setup-lint
 	cargo clippy --release --locked -p onetrip-cli --all-targets -- -D warnings
 	cargo clippy --release --locked --workspace --all-targets --all-features -- -D warnings
 
+## Onetrip compared with PostgreSQL, alone and with synchronous standbys: latency, throughput, cost; writes
+## a page in docs/measurements, and the tables of README.md and docs/comparison.md (20 minutes; ARGS='--only
+## regions,rows --seconds 2'; ARGS=--help)
 bench: setup-bench
 	cargo bench --locked -p onetrip-lab --bench against_postgresql -- $(ARGS)
 
+## what the node costs without PostgreSQL
 bench-node: setup
 	cargo run --release --locked -p onetrip-node --example latency
 
 # About five minutes on a quiet machine.
+## how long commits stop when a region fails under full load, measured 40 times
 bench-failover: setup
 	cargo bench --locked -p onetrip-lab --bench failover -- $(or $(ARGS),--out docs/measurements/2026-11-22-failover)
 
 # About 25 minutes.
 bench-clients: export CARGO_PROFILE_RELEASE_LTO = off
+## how long a client is without a server when its region fails: drivers, HAProxy, pgbouncer (25 minutes)
 bench-clients: setup
 	@scripts/setup.sh clients
 	cargo build --release --locked -p onetrip-cli
@@ -315,18 +321,23 @@ bench-clients: setup
 	@scripts/bench-clients.sh $(BUILD_DIR) $(or $(ARGS),docs/measurements/2026-11-27-failover-clients)
 
 # About ten minutes.
+## what clients elsewhere notice when a member returns that missed five minutes of full load
 bench-return: setup
 	cargo bench --locked -p onetrip-lab --bench member_return -- $(or $(ARGS),--yields --out docs/measurements/2026-11-23-return)
 
 # About five minutes.  ONETRIP_BIN and ONETRIP_POSTGRES_BIN measure another build (see the head of crates/lab/benches/rows.rs).
+## CPU time per row, at its origin and applied elsewhere, compared with heap
 bench-rows: setup
 	cargo bench --locked -p onetrip-lab --bench rows -- $(or $(ARGS),--out docs/measurements/2026-11-22-rows)
 
 # About ten minutes.
+## tpcb-like transactions and COPY in one region without others, compared with heap (ARGS=folder for its
+## page)
 bench-heap: setup
 	$(if $(ONETRIP),,cargo build --release --locked -p onetrip-cli)
 	@ONETRIP=$(or $(ONETRIP),$(BUILD_DIR)/release/onetrip) scripts/bench-heap.sh $(ARGS)
 
+## remove what was built
 clean:
 	cargo clean
 	$(MAKE) -C extension PG_CONFIG=$(PG_CONFIG) clean
