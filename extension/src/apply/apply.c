@@ -52,7 +52,6 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
@@ -210,9 +209,7 @@ apply_wait_for_backend(OtEntry *entry)
 	ot_turn_worker_wants(entry->at);
 	while (ot_applied_index().value < entry->at.value && ot_turn_backend_has(entry->txn))
 	{
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 RECHECK_MS, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
+		ot_wait_latch(RECHECK_MS);
 		apply_process_interrupts();
 	}
 	ot_turn_worker_wants(none);
@@ -232,9 +229,7 @@ apply_wait_for_turn(void)
 			return true;
 		if (!ot_turn_someone_before() || ot_agent_peer_closed(agent))
 			return ot_turn_try();
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 RECHECK_MS, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
+		ot_wait_latch(RECHECK_MS);
 		apply_process_interrupts();
 	}
 }
@@ -974,9 +969,7 @@ ot_apply_main(Datum arg)
 			if (!ot_agent_open(agent, OT_ROLE_APPLY_WORKER, applied, durable))
 			{
 				apply_tell_trouble();
-				(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-								 RECONNECT_MS, PG_WAIT_EXTENSION);
-				ResetLatch(MyLatch);
+				ot_wait_latch(RECONNECT_MS);
 				continue;
 			}
 			told_applied = applied;
@@ -1031,8 +1024,7 @@ ot_apply_main(Datum arg)
 
 		rest_ms = apply_rest();
 		pgstat_report_stat(false);
-		if (ot_agent_wait(agent, rest_ms, PG_WAIT_EXTENSION) & WL_LATCH_SET)
-			ResetLatch(MyLatch);
+		ot_agent_wait(agent, rest_ms);
 	}
 }
 

@@ -43,7 +43,6 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -258,8 +257,7 @@ arrival_wait(long ms)
 {
 	if (ms < 0 && arrival.txn.sequence != 0)
 		ms = SILENCE_MS;
-	if (ot_agent_wait(agent, ms, PG_WAIT_EXTENSION) & WL_LATCH_SET)
-		ResetLatch(MyLatch);
+	ot_agent_wait(agent, ms);
 	CHECK_FOR_INTERRUPTS();
 	ot_eviction_check();
 	arrival_listen();
@@ -395,9 +393,7 @@ arrival_wait_for_turn(void)
 					(errcode(ERRCODE_QUERY_CANCELED),
 					 errmsg("the arrival worker leaves the entry to the apply worker")));
 		CHECK_FOR_INTERRUPTS();
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 RECHECK_MS, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
+		ot_wait_latch(RECHECK_MS);
 	}
 }
 

@@ -756,10 +756,7 @@ ot_evictor_main(Datum arg)
 		evict_for_holder();
 		evict_from_full_lock_table(evict_worker_stands(worker, failing));
 
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 applying.value != 0 || seen.value != 0 ? BUSY_MS : IDLE_MS,
-						 PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
+		ot_wait_latch(applying.value != 0 || seen.value != 0 ? BUSY_MS : IDLE_MS);
 		if (applying.value == 0)
 			seen.value = 0;
 	}

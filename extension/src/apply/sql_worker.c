@@ -20,7 +20,6 @@
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "storage/bufmgr.h"
-#include "storage/latch.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -114,8 +113,7 @@ void
 ot_sql_worker_wait(long ms)
 {
 	pgstat_report_stat(false);
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms, PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
+	ot_wait_latch(ms);
 }
 
 /* ---- transactions ---- */

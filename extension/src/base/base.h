@@ -36,7 +36,7 @@
 
 #include <time.h>
 
-#include "datatype/timestamp.h"
+#include "utils/timestamp.h"
 
 #include "base/compat.h"
 #include "base/errors.h"
@@ -156,6 +156,7 @@ extern bool ot_in_replicated_database(void);	/* needs a transaction */
 extern bool ot_capturing(void);
 extern void ot_check_writable(void);
 extern void ot_swallow_error(MemoryContext context, uint32 holdoff);
+extern void ot_wait_latch(long ms);
 
 /* user_context.c */
 #define OT_USER_RESTRICTED		(SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION)
@@ -203,6 +204,13 @@ ot_now(void)
 
 	(void) clock_gettime(CLOCK_MONOTONIC, &now);
 	return (TimestampTz) now.tv_sec * USECS_PER_SEC + now.tv_nsec / 1000;
+}
+
+/* Milliseconds left until the deadline; 0 if it has passed. */
+static inline long
+ot_ms_until(TimestampTz deadline)
+{
+	return Max(TimestampDifferenceMilliseconds(ot_now(), deadline), 0);
 }
 
 #endif							/* ONETRIP_BASE_H */

@@ -14,6 +14,8 @@
 #include "commands/dbcommands.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
 
 bool		ot_preloaded = false;
 bool		ot_is_apply_worker = false;
@@ -81,4 +83,13 @@ ot_swallow_error(MemoryContext context, uint32 holdoff)
 	MemoryContextSwitchTo(context);
 	FlushErrorState();
 	InterruptHoldoffCount = holdoff;
+}
+
+/* Waits for this process' latch, which it resets, or so long; -1: without a limit. */
+void
+ot_wait_latch(long ms)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (ms >= 0 ? WL_TIMEOUT : 0),
+					 ms, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
 }

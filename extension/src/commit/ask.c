@@ -18,8 +18,6 @@
 #include "commit/commit_internal.h"
 
 #include "miscadmin.h"
-#include "pgstat.h"
-#include "storage/latch.h"
 #include "utils/timestamp.h"
 
 /*
@@ -65,7 +63,6 @@ ot_ask(const OtQuestion *question, TimestampTz deadline)
 			return false;
 		if (!ot_agent_is_open(agent))
 			left = Min(left, RECONNECT_MS);
-		if (ot_agent_wait(agent, left, PG_WAIT_EXTENSION) & WL_LATCH_SET)
-			ResetLatch(MyLatch);
+		ot_agent_wait(agent, left);
 	}
 }

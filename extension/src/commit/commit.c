@@ -74,10 +74,8 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "replication/origin.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "storage/predicate.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -476,9 +474,7 @@ commit_wait_while_standing_still(void)
 							   at.value),
 					 errhint("Repeat the transaction in another region. SELECT failing, failure FROM onetrip.status says what to fix here; see \"A region shows nothing new\" in docs/operations.md.")));
 		CHECK_FOR_INTERRUPTS();
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
-						 STANDSTILL_POLL_MS, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
+		ot_wait_latch(STANDSTILL_POLL_MS);
 	}
 }
 
@@ -586,9 +582,7 @@ commit_wait_for_turn(void)
 				commit_raise_handed_over("This region cannot apply a change that comes before it (SELECT failing, failure FROM onetrip.status)");
 			wait_ms = Max(wait_ms, STANDSTILL_POLL_MS);
 		}
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
-						 wait_ms, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
+		ot_wait_latch(wait_ms);
 	}
 }
 

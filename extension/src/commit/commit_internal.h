@@ -24,13 +24,6 @@
  */
 #define CANCEL_GRACE_MS 1000
 
-/* Milliseconds left until the deadline; 0 if it has passed. */
-static inline long
-ot_ms_until(TimestampTz deadline)
-{
-	return Max(TimestampDifferenceMilliseconds(ot_now(), deadline), 0);
-}
-
 /* The time between attempts to reach a node that does not answer. */
 #define RECONNECT_MS 20
 

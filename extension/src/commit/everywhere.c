@@ -23,8 +23,6 @@
 #include "commit/commit_internal.h"
 
 #include "miscadmin.h"
-#include "pgstat.h"
-#include "storage/latch.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
@@ -113,8 +111,7 @@ everywhere_wait(OtLogIndex at)
 			everywhere_warn("COMMIT has waited until they do for onetrip.commit_timeout");
 			return;
 		}
-		if (ot_agent_wait(agent, ot_ms_until(deadline), PG_WAIT_EXTENSION) & WL_LATCH_SET)
-			ResetLatch(MyLatch);
+		ot_agent_wait(agent, ot_ms_until(deadline));
 	}
 }
 

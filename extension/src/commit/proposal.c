@@ -16,8 +16,6 @@
 #include "commit/commit_internal.h"
 
 #include "miscadmin.h"
-#include "pgstat.h"
-#include "storage/latch.h"
 #include "utils/timestamp.h"
 
 #include "capture/capture.h"
@@ -238,8 +236,7 @@ proposal_wait(Proposal *proposal)
 	}
 	if (proposal->state == PROPOSAL_UNCONNECTED)
 		wait_ms = Min(wait_ms, RECONNECT_MS);
-	if (ot_agent_wait(proposal->agent, wait_ms, PG_WAIT_EXTENSION) & WL_LATCH_SET)
-		ResetLatch(MyLatch);
+	ot_agent_wait(proposal->agent, wait_ms);
 }
 
 /*

@@ -36,8 +36,6 @@
 #include "commit/commit_internal.h"
 
 #include "miscadmin.h"
-#include "pgstat.h"
-#include "storage/latch.h"
 #include "utils/timestamp.h"
 
 #include "capture/capture.h"
@@ -101,15 +99,14 @@ rehearse_send_and_read(OtAgent *agent, OtTxnId txn, OtLogIndex base, void (*put_
 					return false;
 			}
 		}
-		wait_ms = TimestampDifferenceMilliseconds(ot_now(), deadline);
-		if (!ot_agent_is_open(agent) || wait_ms <= 0)
+		wait_ms = ot_ms_until(deadline);
+		if (!ot_agent_is_open(agent) || wait_ms == 0)
 		{
 			/* A late answer must not be taken for that to a later question. */
 			ot_agent_close(agent);
 			return false;
 		}
-		if (ot_agent_wait(agent, wait_ms, PG_WAIT_EXTENSION) & WL_LATCH_SET)
-			ResetLatch(MyLatch);
+		ot_agent_wait(agent, wait_ms);
 		CHECK_FOR_INTERRUPTS();
 	}
 }
@@ -263,9 +260,7 @@ rehearse_await_what_comes(OtTxnId txn, OtRehearsed *answer)
 				ot_ddl_share_unanswered();
 			return false;
 		}
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, COMPARE_AGAIN_MS,
-						 PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
+		ot_wait_latch(COMPARE_AGAIN_MS);
 		CHECK_FOR_INTERRUPTS();
 		ot_eviction_check();
 	}

@@ -46,7 +46,6 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "storage/latch.h"
 #include "storage/proc.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
@@ -319,8 +318,7 @@ row_lock_wait(const RowLockRequest *request, OtLocked *answer)
 			return false;
 		left = Min(left, ot_ms_until(unreachable_at));
 		left = Min(left, ot_agent_is_open(agent) ? ot_ms_until(probe_at) : RECONNECT_MS);
-		if (ot_agent_wait(agent, left, PG_WAIT_EXTENSION) & WL_LATCH_SET)
-			ResetLatch(MyLatch);
+		ot_agent_wait(agent, left);
 	}
 }
 

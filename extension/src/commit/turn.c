@@ -51,10 +51,8 @@
 #include "fmgr.h"
 #include "lib/ilist.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "port/pg_bitutils.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
@@ -749,9 +747,7 @@ ot_export_snapshot_at(PG_FUNCTION_ARGS)
 		while (ot_applied_index().value < (uint64) target)
 		{
 			CHECK_FOR_INTERRUPTS();
-			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
-							 PG_WAIT_EXTENSION);
-			ResetLatch(MyLatch);
+			ot_wait_latch(-1);
 		}
 		name = ExportSnapshot(GetLatestSnapshot());
 	}

@@ -30,8 +30,6 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "miscadmin.h"
-#include "pgstat.h"
-#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "tcop/cmdtag.h"
@@ -52,9 +50,7 @@
 void
 ot_index_pause(int ms)
 {
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
+	ot_wait_latch(ms);
 	CHECK_FOR_INTERRUPTS();
 }
 

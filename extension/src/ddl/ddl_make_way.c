@@ -46,8 +46,6 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/parse_type.h"
-#include "pgstat.h"
-#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
@@ -107,9 +105,7 @@ ddl_make_way_end_sessions(List *schemas)
 		if (!left || GetCurrentTimestamp() >= deadline)
 			return;
 		first = false;
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LOOK_AGAIN_MS,
-						 PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
+		ot_wait_latch(LOOK_AGAIN_MS);
 		CHECK_FOR_INTERRUPTS();
 	}
 }

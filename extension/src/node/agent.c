@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "storage/fd.h"
 #include "storage/latch.h"
 #include "utils/memutils.h"
@@ -501,18 +502,20 @@ ot_agent_consume(OtAgent *agent)
 }
 
 /*
- * Waits for the latch, the socket or the timeout; -1: no timeout.  Returns
- * the events.  Without a connection only the latch and the timeout count.
+ * Waits for the latch, which it resets, the socket or the timeout; -1: no timeout.
+ * Without a connection only the latch and the timeout count.
  */
-int
-ot_agent_wait(OtAgent *agent, long timeout_ms, uint32 wait_event)
+void
+ot_agent_wait(OtAgent *agent, long timeout_ms)
 {
 	WaitEvent	event;
 	uint32		interest = WL_SOCKET_READABLE;
 
 	if (agent->fd == PGINVALID_SOCKET)
-		return WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
-						 (timeout_ms >= 0 ? WL_TIMEOUT : 0), timeout_ms, wait_event);
+	{
+		ot_wait_latch(timeout_ms);
+		return;
+	}
 
 	if (!ot_agent_all_sent(agent))
 		interest |= WL_SOCKET_WRITEABLE;
@@ -521,11 +524,12 @@ ot_agent_wait(OtAgent *agent, long timeout_ms, uint32 wait_event)
 		ModifyWaitEvent(agent->wait_set, agent->socket_event, interest, NULL);
 		agent->socket_interest = interest;
 	}
-	if (WaitEventSetWait(agent->wait_set, timeout_ms, &event, 1, wait_event) == 0)
-		return WL_TIMEOUT;
+	if (WaitEventSetWait(agent->wait_set, timeout_ms, &event, 1, PG_WAIT_EXTENSION) == 0)
+		return;
 	/* for the latch too: one event is asked for, the socket may be ready */
 	agent->drained = false;
-	return event.events;
+	if (event.events & WL_LATCH_SET)
+		ResetLatch(MyLatch);
 }
 
 /*

@@ -246,7 +246,7 @@ extern bool ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body);
 extern bool ot_agent_peek(OtAgent *agent, OtFrameType *type, OtReader *body);
 extern void ot_agent_keep(OtAgent *agent, const OtReader *body);
 extern void ot_agent_consume(OtAgent *agent);
-extern int	ot_agent_wait(OtAgent *agent, long timeout_ms, uint32 wait_event);
+extern void ot_agent_wait(OtAgent *agent, long timeout_ms);
 extern bool ot_agent_peer_closed(OtAgent *agent);
 extern const char *ot_agent_error(OtAgent *agent);
 extern bool ot_agent_get_verdict(OtReader *body, OtVerdict *verdict);

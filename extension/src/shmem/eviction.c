@@ -18,7 +18,6 @@
 
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "storage/latch.h"
 #include "utils/timestamp.h"
 
 /* A cancel may arrive this long after the eviction that sent it. */
@@ -107,9 +106,7 @@ eviction_raise_evicted(OtEviction *eviction)
 	for (int i = 0; eviction->conflict && i < SIGNAL_WAITS; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 SIGNAL_WAIT_MS, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
+		ot_wait_latch(SIGNAL_WAIT_MS);
 	}
 	ereport(ERROR, eviction_say_evicted(eviction, false));
 }

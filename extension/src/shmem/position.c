@@ -24,11 +24,9 @@
 #include "catalog/pg_replication_origin.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "replication/origin.h"
 #include "replication/slot.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "utils/acl.h"
 #include "utils/inval.h"
 #include "utils/resowner.h"
@@ -358,9 +356,7 @@ ot_position_wait_caught_up(const char *by_socket)
 					 errhint("Connect to another region. A superuser is let in through this server's Unix socket; SELECT failing, failure FROM onetrip.status says what to mend.") :
 					 errhint("Start the node (onetrip start); if it runs, its log and the server's log say why the changes are not applied.")));
 		CHECK_FOR_INTERRUPTS();
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 CATCH_UP_POLL_MS, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
+		ot_wait_latch(CATCH_UP_POLL_MS);
 	}
 	SpinLockAcquire(&positions->mutex);
 	if (positions->unannounced.value == 0)
@@ -414,12 +410,10 @@ ot_position_wait_shown(OtLogIndex index, TimestampTz deadline)
 			long		wait_ms = SHOWN_POLL_MS;
 
 			if (deadline != 0)
-				wait_ms = Min(wait_ms, TimestampDifferenceMilliseconds(ot_now(), deadline));
-			if (wait_ms <= 0)
+				wait_ms = Min(wait_ms, ot_ms_until(deadline));
+			if (wait_ms == 0)
 				break;
-			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							 wait_ms, PG_WAIT_EXTENSION);
-			ResetLatch(MyLatch);
+			ot_wait_latch(wait_ms);
 			CHECK_FOR_INTERRUPTS();
 		}
 	}

@@ -170,7 +170,7 @@ feed(Pair *pair, const char *bytes, size_t len)
 	if (len > 0 && send(pair->peer, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t) len)
 		elog(ERROR, "could not feed: %m");
 	/* Once it has read everything, the agent must wait before it reads again. */
-	(void) ot_agent_wait(pair->agent, 0, PG_WAIT_EXTENSION);
+	ot_agent_wait(pair->agent, 0);
 }
 
 /* ---- writing ---- */
@@ -548,7 +548,7 @@ unit_read_prefixes(PG_FUNCTION_ARGS)
 		found = ot_agent_read(pair->agent, &type, &body);
 		if (!found && ot_agent_is_open(pair->agent))
 		{
-			(void) ot_agent_wait(pair->agent, 0, PG_WAIT_EXTENSION);
+			ot_agent_wait(pair->agent, 0);
 			found = ot_agent_read(pair->agent, &type, &body);
 		}
 		if (found || ot_agent_is_open(pair->agent))
@@ -615,7 +615,7 @@ unit_keeps(PG_FUNCTION_ARGS)
 	{
 		n = send(pair->peer, buffer + given, len + 5 - given, MSG_DONTWAIT | MSG_NOSIGNAL);
 		given += Max(n, 0);
-		(void) ot_agent_wait(pair->agent, 0, PG_WAIT_EXTENSION);
+		ot_agent_wait(pair->agent, 0);
 		if (ot_agent_read(pair->agent, &type, &body))
 			break;
 		CHECK_FOR_INTERRUPTS();
@@ -623,7 +623,7 @@ unit_keeps(PG_FUNCTION_ARGS)
 	if (body.end - body.at != len)
 		elog(ERROR, "%d bytes have come, not %d", (int) (body.end - body.at), len);
 	ot_agent_consume(pair->agent);
-	(void) ot_agent_wait(pair->agent, 0, PG_WAIT_EXTENSION);
+	ot_agent_wait(pair->agent, 0);
 	(void) ot_agent_read(pair->agent, &type, &body);
 	pfree(buffer);
 	PG_RETURN_INT32((int) ((MemoryContextMemAllocated(TopMemoryContext, true) - before) >> 20));
