@@ -1,6 +1,7 @@
 #!/bin/bash
 # Checks that the includes of the extension point down: a file of extension/src/WING may include its own wing's headers and
-# WING/WING.h of wings below it.  The order is that of the table in extension/src/base/base.h.
+# WING/WING.h of wings below it.  The order is that of the table in extension/src/base/base.h.  And that no deadline is made of
+# the wall clock.
 #
 #   scripts/include-direction.sh [SOURCES]     SOURCES: another extension/src
 set -euo pipefail
@@ -48,6 +49,12 @@ done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]+"' --include='*
 while IFS= read -r line; do
     complain "$line: declared in a .c file; include the header"
 done < <(grep -rnE '^extern ' --include='*.c' . | sed 's|^\./||')
+
+# A wall clock that is set back would put a deadline hours away: those are made of ot_now() (base/base.h).
+while IFS= read -r line; do
+    complain "$line: a deadline by the wall clock; use ot_now()"
+done < <(grep -rnE 'Milliseconds\(GetCurrentTimestamp|GetCurrentTimestamp\(\) *[<>]|[<>]=? *GetCurrentTimestamp' --include='*.[ch]' . |
+    sed 's|^\./||')
 
 [ "$checked" -gt 0 ] || complain "$sources has no includes"
 [ "$failures" = 0 ] || exit 1

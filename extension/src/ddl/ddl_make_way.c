@@ -92,7 +92,7 @@ ddl_make_way_end_session(Oid schema, bool first)
 static void
 ddl_make_way_end_sessions(List *schemas)
 {
-	TimestampTz deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), END_MS);
+	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(), END_MS);
 	bool		first = true;
 
 	for (;;)
@@ -102,7 +102,7 @@ ddl_make_way_end_sessions(List *schemas)
 
 		foreach(lc, schemas)
 			left |= ddl_make_way_end_session(lfirst_oid(lc), first);
-		if (!left || GetCurrentTimestamp() >= deadline)
+		if (!left || ot_ms_until(deadline) == 0)
 			return;
 		first = false;
 		ot_wait_latch(LOOK_AGAIN_MS);
