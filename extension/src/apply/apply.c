@@ -43,7 +43,6 @@
  */
 #include "apply/apply_internal.h"
 
-#include "access/tableam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "mb/pg_wchar.h"
@@ -52,7 +51,6 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/lock.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
@@ -116,6 +114,13 @@ apply_entry_error_context(void *arg)
 
 	errcontext("applying log index " UINT64_FORMAT ", transaction %s of region \"%s\"",
 			   entry->at.value, ot_txn_to_text(entry->txn, text), entry->region);
+}
+
+/* Does this callback say which entry it is? */
+bool
+ot_apply_says_entry(const ErrorContextCallback *context)
+{
+	return context->callback == apply_entry_error_context;
 }
 
 static void
@@ -238,280 +243,6 @@ apply_wait_for_turn(void)
 static OtEntry *current = NULL;
 static bool has_turn;
 
-/* May the write set that was applied last have run user functions? */
-static bool ran_functions = false;
-/* Has one of the present transaction's write sets sent notifications? */
-static bool group_notifies = false;
-
-/* The context of errors in which ot_apply_operations() was called last. */
-static ErrorContextCallback *context_of_operations = NULL;
-
-static void apply_write_set(OtReader *r);
-static bool apply_looks_names_up(const OtReader *r, TimestampTz *started);
-
-/* COMMIT PREPARED and ROLLBACK PREPARED, in a transaction of their own. */
-static void
-apply_prepared(OtReader *r)
-{
-	OtReader	prepared;
-	TimestampTz started;
-
-	if (!ot_prepared_end(r, &prepared))
-		return;
-	if (apply_looks_names_up(&prepared, &started))
-		ot_apply_take_over_start_time(started);
-	apply_write_set(&prepared);
-}
-
-/*
- * Applies a write set, in a transaction that may apply others as well.  What an
- * operation allocates lasts until the next one.
- */
-static void
-apply_write_set(OtReader *r)
-{
-	MemoryContext old = CurrentMemoryContext;
-	MemoryContext context;
-	uint8		format;
-
-	ran_functions = false;
-	if (!ot_has_more(r))
-		return;
-	format = ot_get_u8(r);
-	if (format != OT_WRITE_SET_FORMAT)
-		ereport(ERROR,
-				(errcode(OT_ERR_PROTOCOL),
-				 errmsg("entry is in format %u, but this version of Onetrip reads format %u",
-						format, OT_WRITE_SET_FORMAT),
-				 errhint("Another version of Onetrip wrote it: run that version until every region has applied the entry.")));
-	ot_apply_rows_begin_write_set();
-	ot_object_names_begin();
-	ot_contents_apply_begin();
-	ot_session_settings_begin();
-	context = AllocSetContextCreate(old, "onetrip operation", ALLOCSET_DEFAULT_SIZES);
-	while (ot_has_more(r))
-	{
-		uint8		op = ot_get_u8(r);
-
-		MemoryContextReset(context);
-		MemoryContextSwitchTo(context);
-		if (unlikely(ot_writes_early))
-			ot_arrival_operation(op, r);
-		if (op != 'I')
-			ot_apply_rows_end_batch();
-		switch (op)
-		{
-			case 'R':
-				ot_apply_relation(r);
-				break;
-			case 'O':
-				ot_object_read(r);
-				break;
-			case 'G':
-				ran_functions = true;
-				ot_session_settings_read(r);
-				break;
-			case 'I':
-				ot_apply_insert(r, 0);
-				break;
-			case 'C':
-				ot_apply_insert(r, TABLE_INSERT_NO_LOGICAL);
-				break;
-			case 'U':
-				ot_apply_update(r);
-				break;
-			case 'D':
-				ot_apply_delete(r, false);
-				break;
-			case 'M':
-				ot_apply_delete(r, true);
-				break;
-			case 'L':
-				ot_apply_rows_close();
-				ot_apply_large_object(r);
-				break;
-			case 'T':
-				(void) ot_get_u64(r);
-				break;
-			case 'S':
-				/* It may change or drop tables that are open. */
-				ran_functions = true;
-				ot_apply_rows_close();
-				ot_session_settings_end();
-				CommandCounterIncrement();
-				ot_ddl_apply_statement(r);
-				break;
-			case 'E':
-				ot_apply_rows_close();
-				CommandCounterIncrement();
-				ot_contents_apply_emptied(r);
-				break;
-			case 'N':
-				group_notifies = true;
-				ot_notify_apply(r);
-				break;
-			case 'Q':
-				CommandCounterIncrement();
-				ot_sequence_apply(r);
-				break;
-			case 'P':
-				ot_apply_rows_close();
-				ot_prepared_keep(r, current);
-				break;
-			case 'X':
-				ot_apply_rows_close();
-				/* it has operations of its own */
-				MemoryContextSwitchTo(old);
-				apply_prepared(r);
-				break;
-			default:
-				ereport(ERROR,
-						(errcode(OT_ERR_PROTOCOL),
-						 errmsg("unknown operation 0x%02x in a write set", op)));
-		}
-	}
-	ot_apply_rows_end_batch();
-	ot_session_settings_end();
-	MemoryContextSwitchTo(old);
-	MemoryContextDelete(context);
-}
-
-/*
- * Applies one write set in the present transaction.  Returns whether it may have
- * run user functions.
- */
-bool
-ot_apply_operations(OtReader *r)
-{
-	context_of_operations = error_context_stack;
-	ot_apply_rows_begin();
-	apply_write_set(r);
-	ot_apply_rows_close();
-	return ran_functions;
-}
-
-/*
- * Called after user functions may have run: releases session-level advisory
- * locks, which outlive the transaction that took them even if it is rolled
- * back.
- */
-void
-ot_apply_let_locks_go(void)
-{
-	LockReleaseSession(USER_LOCKMETHOD);
-}
-
-/*
- * Does the entry look up names, of objects that values refer to or in
- * statements?  Such a write set begins with the time at which its transaction
- * started.
- */
-static bool
-apply_looks_names_up(const OtReader *r, TimestampTz *started)
-{
-	OtReader	peek = *r;
-
-	if (peek.end - peek.at < 2)
-		return false;
-	(void) ot_get_u8(&peek);	/* the format */
-	if (ot_get_u8(&peek) != 'T')
-		return false;
-	*started = (TimestampTz) ot_get_u64(&peek);
-	return true;
-}
-
-/*
- * Gives this transaction the start time that it had in its own region, so that
- * now() in a statement is the same everywhere.
- */
-void
-ot_apply_take_over_start_time(TimestampTz started)
-{
-#ifndef USE_ASSERT_CHECKING		/* it asserts that this is a parallel worker */
-	SetParallelStartTimestamps(started, started);
-#endif
-}
-
-/* Is it the server's own code that raises this, whatever runs above it? */
-static bool
-apply_raised_below(const char *file)
-{
-	/* those of PostgreSQL that raise SQLSTATEs of resources, files and interrupts, and run below a function */
-	static const char *const files[] = {
-		"aset.c", "buffile.c", "bufmgr.c", "bump.c", "copydir.c", "deadlock.c", "dfmgr.c", "dsa.c", "dshash.c",
-		"dsm.c", "dsm_impl.c", "dynahash.c", "fd.c", "file_utils.c", "fileset.c", "generation.c", "ipc.c",
-		"localbuf.c", "lock.c", "logtape.c", "mcxt.c", "md.c", "multixact.c", "nodeAgg.c", "nodeHashjoin.c",
-		"parallel.c", "pgstat_shmem.c", "postgres.c", "predicate.c", "procarray.c", "relmapper.c", "rewriteheap.c",
-		"sharedfileset.c", "sharedtuplestore.c", "shm_toc.c", "shmem.c", "slab.c", "slru.c", "smgr.c", "sync.c",
-		"tuplestore.c", "varsup.c", "xlog.c"
-	};
-
-	for (int i = 0; i < lengthof(files); i++)
-	{
-		if (strcmp(file, files[i]) == 0)
-			return true;
-	}
-	return false;
-}
-
-/*
- * Whose fault is an error that a write set meets here?  Called while it is raised.  A
- * function that the write set runs can raise what it likes: something of it, or of
- * the server below it, is on top of the context then.
- */
-OtFault
-ot_apply_fault(const ErrorData *edata)
-{
-	const char *file = edata->filename ? edata->filename : "";
-	bool		below = apply_raised_below(file);
-	ErrorContextCallback *context = error_context_stack;
-
-	if (!below && context != NULL && context != context_of_operations &&
-		context->callback != apply_entry_error_context && !ot_ddl_says_statement(context) && !ot_apply_rows_in_heap())
-		return OT_FAULT_OF_WRITE_SET;
-	switch (ERRCODE_TO_CATEGORY(edata->sqlerrcode))
-	{
-		case ERRCODE_CONNECTION_EXCEPTION:
-			return edata->sqlerrcode == OT_ERR_PROTOCOL ? OT_FAULT_OF_WRITE_SET : OT_FAULT_PASSES;
-		case ERRCODE_TRANSACTION_ROLLBACK:
-		case ERRCODE_OPERATOR_INTERVENTION:
-			return OT_FAULT_PASSES;
-		case ERRCODE_INSUFFICIENT_RESOURCES:
-			return edata->sqlerrcode == ERRCODE_CONFIGURATION_LIMIT_EXCEEDED ? OT_FAULT_LACKS : OT_FAULT_PASSES;
-		case ERRCODE_SYSTEM_ERROR:
-			if (edata->sqlerrcode != ERRCODE_UNDEFINED_FILE && edata->sqlerrcode != ERRCODE_DUPLICATE_FILE)
-				return OT_FAULT_PASSES;
-			/* a C library, or a file of an extension */
-			if (!below || strcmp(file, "dfmgr.c") == 0)
-				return OT_FAULT_LACKS;
-			/* of a tablespace, its disk may not be there */
-			return edata->message && strstr(edata->message, "pg_tblspc/") ? OT_FAULT_PASSES : OT_FAULT_OF_DATA;
-	}
-	/* another version of the library, or one that cannot be loaded */
-	if (strcmp(file, "dfmgr.c") == 0)
-		return OT_FAULT_LACKS;
-	switch (edata->sqlerrcode)
-	{
-		case ERRCODE_LOCK_NOT_AVAILABLE:
-			return OT_FAULT_PASSES;
-			/* what errcode_for_file_access() makes of these errors */
-		case ERRCODE_INSUFFICIENT_PRIVILEGE:
-			if (below && (edata->saved_errno == EACCES || edata->saved_errno == EPERM || edata->saved_errno == EROFS))
-				return OT_FAULT_PASSES;
-			break;
-			/* transaction ids have run out, until an operator vacuums */
-		case ERRCODE_PROGRAM_LIMIT_EXCEEDED:
-			if (strcmp(file, "varsup.c") == 0 || strcmp(file, "multixact.c") == 0)
-				return OT_FAULT_PASSES;
-			break;
-		case ERRCODE_INTERNAL_ERROR:
-			if (below && edata->saved_errno == EDQUOT)
-				return OT_FAULT_PASSES;
-			break;
-	}
-	return OT_FAULT_OF_WRITE_SET;
-}
-
 /*
  * Takes the turn now, if it is not taken yet, and waits until the names that
  * earlier entries have changed can be seen.  Returns false if it was taken
@@ -568,6 +299,7 @@ static struct
 	TimestampTz since;
 	bool		open;			/* more entries may join */
 	bool		looks;			/* the next entry is being read */
+	bool		notifies;		/* one of its entries does */
 }			group;
 
 /* Notifications come first in a write set that may share a transaction. */
@@ -586,7 +318,7 @@ apply_may_share(const OtEntry *entry, const OtReader *r)
 
 	/* decoded, each transaction is to be the one that it was in its own region */
 	return entry->flags == 0 && entry->at.value > singly_up_to.value && !XLogLogicalInfoActive() &&
-		r->end - r->at <= GROUP_ENTRY_BYTES_MAX && !apply_looks_names_up(r, &started);
+		r->end - r->at <= GROUP_ENTRY_BYTES_MAX && !ot_apply_looks_names_up(r, &started);
 }
 
 /*
@@ -610,13 +342,14 @@ apply_take_next(OtEntry *entry, OtReader *r)
 	ot_agent_get_entry(&body, &next);
 	group.looks = false;
 	if (next.previous.value != entry->at.value || !apply_may_share(&next, &body) ||
-		(group_notifies && apply_notifies(&body)) ||
+		(group.notifies && apply_notifies(&body)) ||
 		group.bytes + (body.end - body.at) > GROUP_BYTES_MAX ||
 		ot_turn_backend_has(next.txn) || !ot_turn_extend(next.at))
 		return false;
 	ot_agent_keep(agent, &body);
 	group.entries++;
 	group.bytes += body.end - body.at;
+	group.notifies |= apply_notifies(&body);
 	/* The other entries must not wait long for a lock that this one needs. */
 	LockTimeout = GROUP_LOCK_WAIT_MS;
 	*entry = next;
@@ -643,7 +376,7 @@ apply_give_up(const OtEntry *entry)
 	AbortCurrentTransaction();
 	/* it may have failed before it had a transaction */
 	ot_turn_forget(false);
-	if (ran_functions)
+	if (ot_apply_ran_functions())
 		ot_apply_let_locks_go();
 	/* No timeout is active any more; one that fired late was for the group. */
 	(void) get_timeout_indicator(LOCK_TIMEOUT, true);
@@ -676,8 +409,8 @@ apply_commit(const OtEntry *entry)
 	pg_atomic_fetch_add_u64(&ot_worker->entries, group.entries);
 	pg_atomic_fetch_add_u64(&ot_worker->transactions, 1);
 	/* An entry that may run functions is never in a group with others. */
-	OT_ASSERT(group.entries == 1 || !ran_functions);
-	if (ran_functions)
+	OT_ASSERT(group.entries == 1 || !ot_apply_ran_functions());
+	if (ot_apply_ran_functions())
 		ot_apply_let_locks_go();
 	return true;
 }
@@ -694,7 +427,7 @@ apply_transaction(OtEntry *entry, OtReader *r)
 
 	SetCurrentStatementStartTimestamp();
 	ot_turn_decided(entry->at, entry->previous);
-	if (entry->flags == 0 && apply_looks_names_up(r, &started))
+	if (entry->flags == 0 && ot_apply_looks_names_up(r, &started))
 	{
 		/* Names have the meaning that they have after all earlier entries. */
 		if (!ot_apply_take_turn())
@@ -732,7 +465,7 @@ apply_transaction(OtEntry *entry, OtReader *r)
 	{
 		ot_apply_rows_begin();
 		do
-			apply_write_set(r);
+			ot_apply_write_set(r, entry);
 		while (apply_take_next(entry, r));
 		ot_apply_rows_close();
 		ot_subscription_look_for_taken_over();
@@ -757,7 +490,6 @@ apply_entry(OtReader *r)
 	MemoryContext old = MemoryContextSwitchTo(entry_context);
 
 	memset(&group, 0, sizeof(group));
-	group_notifies = false;
 	ot_agent_get_entry(r, &entry);
 	error_context_stack = &callback;
 
@@ -775,6 +507,7 @@ apply_entry(OtReader *r)
 	has_turn = false;
 	group.entries = 1;
 	group.bytes = r->end - r->at;
+	group.notifies = apply_notifies(r);
 	group.since = ot_now();
 	group.open = apply_may_share(&entry, r);
 	PG_TRY();

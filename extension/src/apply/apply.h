@@ -29,7 +29,11 @@ typedef enum OtFault
 /* apply.c */
 extern void ot_apply_register(void);
 extern PGDLLEXPORT void ot_apply_main(Datum arg);
+
+/* apply_operations.c */
 extern bool ot_apply_operations(OtReader *r);
+
+/* apply_fault.c */
 extern OtFault ot_apply_fault(const ErrorData *edata);
 
 /* arrival.c */

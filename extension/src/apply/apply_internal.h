@@ -64,12 +64,19 @@ typedef struct OtRowFinder
 } OtRowFinder;
 
 /* apply.c */
-extern void ot_apply_let_locks_go(void);
 extern void ot_apply_set_up_session(void);
-extern void ot_apply_take_over_start_time(TimestampTz started);
+extern bool ot_apply_says_entry(const ErrorContextCallback *context);
 extern bool ot_apply_take_turn(void);
 extern bool ot_apply_has_turn(void);
 extern bool ot_apply_has_failed(void);
+
+/* apply_operations.c; one more is in apply.h */
+extern bool ot_apply_looks_names_up(const OtReader *r, TimestampTz *started);
+extern void ot_apply_take_over_start_time(TimestampTz started);
+extern void ot_apply_write_set(OtReader *r, const OtEntry *entry);
+extern bool ot_apply_ran_functions(void);
+extern bool ot_apply_is_around_operations(const ErrorContextCallback *context);
+extern void ot_apply_let_locks_go(void);
 
 /* arrival.c */
 extern void ot_arrival_operation(uint8 op, OtReader *r);
