@@ -95,6 +95,7 @@
 #define GROUP_ENTRY_BYTES_MAX (32 * 1024)
 
 static OtAgent *agent = NULL;
+static bool welcomed;			/* on this connection */
 static MemoryContext entry_context = NULL;
 static OtLogIndex told_applied;
 static OtLogIndex told_durable;
@@ -415,6 +416,16 @@ apply_commit(const OtEntry *entry)
 	return true;
 }
 
+/* Takes the turn before the entry's transaction begins.  Returns false if it will not come. */
+static bool
+apply_begin_in_turn(void)
+{
+	if (ot_apply_take_turn())
+		return true;
+	ot_turn_forget(false);
+	return false;
+}
+
 /*
  * Applies the entry, and those after it that may join its group; *entry is then
  * the last one.  Returns false if the turn will not come on this connection.
@@ -430,11 +441,8 @@ apply_transaction(OtEntry *entry, OtReader *r)
 	if (entry->flags == 0 && ot_apply_looks_names_up(r, &started))
 	{
 		/* Names have the meaning that they have after all earlier entries. */
-		if (!ot_apply_take_turn())
-		{
-			ot_turn_forget(false);
+		if (!apply_begin_in_turn())
 			return false;
-		}
 		ot_apply_take_over_start_time(started);
 	}
 	/*
@@ -443,19 +451,13 @@ apply_transaction(OtEntry *entry, OtReader *r)
 	 */
 	if (unlikely(ot_turn_is_arriving()) && ot_applied_index().value < entry->previous.value && !has_turn)
 	{
-		if (!ot_apply_take_turn())
-		{
-			ot_turn_forget(false);
+		if (!apply_begin_in_turn())
 			return false;
-		}
 		/* nobody has held it up so far */
 		apply_set_applying(entry);
 	}
-	if ((has_failed || entry->at.value <= in_turn_up_to.value) && !has_turn && !ot_apply_take_turn())
-	{
-		ot_turn_forget(false);
+	if ((has_failed || entry->at.value <= in_turn_up_to.value) && !has_turn && !apply_begin_in_turn())
 		return false;
-	}
 	StartTransactionCommand();
 	MemoryContextSwitchTo(entry_context);
 	(void) GetTopTransactionId();
@@ -677,11 +679,46 @@ apply_tell_trouble(void)
 			(errmsg("onetrip apply worker is not connected to its node: %s", told_trouble)));
 }
 
+static void
+apply_frame(OtFrameType type, OtReader *body)
+{
+	switch (type)
+	{
+		case OT_FRAME_ENTRY:
+			apply_entry(body);
+			if (ot_session_settings_worn_out())
+			{
+				ereport(LOG,
+						(errmsg("onetrip apply worker restarts: sessions have used too many different custom settings")));
+				proc_exit(1);
+			}
+			if (untold_entries >= POSITION_ENTRIES ||
+				TimestampDifferenceExceeds(told_at, ot_now(), POSITION_MS))
+				apply_tell_position();
+			break;
+		case OT_FRAME_WELCOME:
+			ot_position_welcome(ot_agent_get_welcome(body));
+			told_trouble[0] = '\0';
+			ot_agent_consume(agent);
+			welcomed = true;
+			ot_settle_connected();
+			apply_tell_stuck();
+			break;
+		case OT_FRAME_OUTCOME_IS:
+			ot_settle_heard(body);
+			ot_agent_consume(agent);
+			break;
+		default:
+			ereport(LOG,
+					(errcode(OT_ERR_PROTOCOL),
+					 errmsg("the node sent the apply worker a frame of type 0x%02x", type)));
+			ot_agent_close(agent);
+	}
+}
+
 void
 ot_apply_main(Datum arg)
 {
-	bool		welcomed = false;	/* on this connection */
-
 	apply_set_up_worker();
 	ereport(LOG,
 			(errmsg("onetrip apply worker starts at log index " UINT64_FORMAT,
@@ -716,40 +753,7 @@ ot_apply_main(Datum arg)
 
 		if (ot_agent_read(agent, &type, &body))
 		{
-			if (type == OT_FRAME_ENTRY)
-			{
-				apply_entry(&body);
-				if (ot_session_settings_worn_out())
-				{
-					ereport(LOG,
-							(errmsg("onetrip apply worker restarts: sessions have used too many different custom settings")));
-					proc_exit(1);
-				}
-				if (untold_entries >= POSITION_ENTRIES ||
-					TimestampDifferenceExceeds(told_at, ot_now(), POSITION_MS))
-					apply_tell_position();
-			}
-			else if (type == OT_FRAME_WELCOME)
-			{
-				ot_position_welcome(ot_agent_get_welcome(&body));
-				told_trouble[0] = '\0';
-				ot_agent_consume(agent);
-				welcomed = true;
-				ot_settle_connected();
-				apply_tell_stuck();
-			}
-			else if (type == OT_FRAME_OUTCOME_IS)
-			{
-				ot_settle_heard(&body);
-				ot_agent_consume(agent);
-			}
-			else
-			{
-				ereport(LOG,
-						(errcode(OT_ERR_PROTOCOL),
-						 errmsg("the node sent the apply worker a frame of type 0x%02x", type)));
-				ot_agent_close(agent);
-			}
+			apply_frame(type, &body);
 			continue;
 		}
 		if (!ot_agent_is_open(agent))
