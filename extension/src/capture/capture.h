@@ -100,14 +100,8 @@ typedef enum OtEntryKind
 #define OT_SEQUENCE_EXACT		0x01	/* set to the value, even if it is lower */
 #define OT_SEQUENCE_IS_CALLED	0x02
 
-extern void ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid);
-extern void ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid);
-extern void ot_write_set_raise_base(OtHash hash, OtKeyMode mode, OtLogIndex base);
-extern void ot_write_set_row_key(OtHash hash, OtKeyMode mode, Oid relid, const ItemPointerData *tid);
-extern void ot_write_set_entry(OtLogIndex base);
 extern StringInfo ot_write_set_append(void);
 extern void ot_write_set_touch(void);
-extern void ot_write_set_advance(void);
 extern uint64 ot_write_set_rows(Oid relid);
 extern int64 ot_write_set_all_rows(int64 *bytes);
 extern void ot_write_set_sizes(OtWriteSetSizes *sizes);
@@ -116,9 +110,6 @@ extern bool ot_write_set_has_statements(void);
 extern void ot_write_set_statement(const char *text, bool is_script);
 extern bool ot_write_set_take_statement_back(void);
 extern void ot_write_set_sequence(const char *schema, const char *name, int64 last_value, uint8 flags);
-extern void ot_write_set_notification(const char *channel, const char *payload);
-extern bool ot_write_set_has_notifications(void);
-extern uint64 ot_write_set_notification_bytes(void);
 extern bool ot_write_set_sets_sequence(void);
 extern void ot_write_set_wrap(OtEntryKind kind, OtHash name, OtLogIndex base, StringInfo operations);
 extern void ot_write_set_encode(OtTxnId txn, StringInfo out);
@@ -126,16 +117,29 @@ extern int	ot_write_set_operations_length(void);
 extern void ot_write_set_operations_from(int at, StringInfo out);
 extern void ot_write_set_operations(StringInfo out);
 extern void ot_write_set_statements(StringInfo out);
-extern void ot_write_set_read_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid);
-extern bool ot_write_set_key_is_read(uint32 key_number);
 extern List *ot_write_set_key_tables(void);
 extern void ot_write_set_note_named(uint32 number);
-extern Oid	ot_write_set_key_table(uint32 key_number);
-extern ItemPointerData ot_write_set_key_row(uint32 key_number, OtHash *hash);
 extern int	ot_write_set_tables(Oid *relids, int max);
 extern void ot_write_set_subxact_start(int nest_level);
 extern void ot_write_set_subxact_end(int nest_level, bool committed);
 extern void ot_write_set_reset(void);
+
+/* write_set_keys.c */
+extern void ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid);
+extern void ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid);
+extern void ot_write_set_raise_base(OtHash hash, OtKeyMode mode, OtLogIndex base);
+extern void ot_write_set_row_key(OtHash hash, OtKeyMode mode, Oid relid, const ItemPointerData *tid);
+extern void ot_write_set_read_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid);
+extern void ot_write_set_entry(OtLogIndex base);
+extern void ot_write_set_advance(void);
+extern bool ot_write_set_key_is_read(uint32 key_number);
+extern Oid	ot_write_set_key_table(uint32 key_number);
+extern ItemPointerData ot_write_set_key_row(uint32 key_number, OtHash *hash);
+
+/* write_set_notes.c */
+extern void ot_write_set_notification(const char *channel, const char *payload);
+extern bool ot_write_set_has_notifications(void);
+extern int64 ot_write_set_notification_bytes(void);
 
 /* locking_table.c */
 extern void ot_locking_table_init(void);

@@ -23,10 +23,27 @@ extern void ot_write_set_looks_names_up(void);
 extern bool ot_write_set_next_named(int *at, uint32 *kind, Oid *oid);
 extern uint32 ot_write_set_number_object(uint32 kind, Oid oid);
 extern void ot_write_set_note_rows(Oid relid, int rows);
-
-extern uint64 ot_hash_to_show(uint64 hash);
-extern bool ot_write_set_has_key(OtHash hash, OtKeyMode mode);
 extern void ot_write_set_take_back_from(int at);
+
+/* write_set_keys.c; more of it is in capture.h */
+extern void ot_write_set_keys_start(MemoryContext context);
+extern void ot_write_set_keys_reset(void);
+extern void ot_write_set_keys_settle(void);
+extern int	ot_write_set_keys_count(void);
+extern int64 ot_write_set_keys_bytes(void);
+extern void ot_write_set_keys_by_mode(int64 *counts);
+extern List *ot_write_set_tables_of_keys(void);
+extern void ot_write_set_keys_cut(int n);
+extern void ot_write_set_keys_last_first(void);
+extern void ot_write_set_keys_put(StringInfo out);
+extern bool ot_write_set_has_key(OtHash hash, OtKeyMode mode);
+extern uint64 ot_hash_to_show(uint64 hash);
+
+/* write_set_notes.c; more of it is in capture.h */
+extern void ot_write_set_notes_start(MemoryContext context);
+extern void ot_write_set_notes_reset(void);
+extern void ot_write_set_notes_cut(int len);
+extern void ot_write_set_notes_put(StringInfo out);
 
 /* access_method.c */
 extern void ot_access_method_check_write(Relation rel);

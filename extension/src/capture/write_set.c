@@ -7,13 +7,8 @@
  * appends to them.  A savepoint notes how long they are, and rolling back to it
  * shortens them to that length, so changes, keys and the numbers of relations
  * disappear together.  Notifications are kept apart from the other operations,
- * since each of them is in the write set once, however often it is asked for.
- *
- * A (hash, mode) pair is recorded once, with its first and therefore lowest
- * base: the lock has been held since then, so no other transaction can have
- * come in between.  Which pairs there are is looked up for some keys at a time:
- * where there are many, the table of them is larger than any cache, and memory
- * is asked for all of these places before the first is looked at.
+ * since each of them is in the write set once, however often it is asked for
+ * (write_set_notes.c).  Keys are in write_set_keys.c.
  *
  * Runs in backends.  Everything is in one memory context below
  * TopMemoryContext, which is reset at the end of the transaction: COMMIT reads
@@ -29,98 +24,15 @@
 #include "capture/capture_internal.h"
 
 #include "access/xact.h"
-#include "catalog/pg_authid.h"
-#include "common/cryptohash.h"
 #include "common/hashfn.h"
-#include "common/sha2.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
-#include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-typedef struct KeyId
-{
-	uint64		hash;
-	uint32		mode;			/* as on the wire */
-} KeyId;
-
-typedef struct KeySlot
-{
-	KeyId		id;
-	char		status;			/* simplehash's */
-} KeySlot;
-
-/* On the wire: hash, mode, base; and in the mode: it was only read. */
-#define KEY_BYTES 17
-#define KEY_READ 4
-
-/*
- * An allocator for a simplehash.  In PostgreSQL 15 that notes the new size of a
- * table before it has the memory, so that after an ERROR, which a savepoint may
- * catch, it would write where nothing is.  There is one table of each kind.
- */
-#define SLOTS_ALLOCATOR(prefix, Slot) \
-static inline void * \
-prefix##_allocate(prefix##_hash *table, Size size) \
-{ \
-	static uint64 nslots; \
-	void	   *slots = MemoryContextAllocExtended(table->ctx, size, MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO | MCXT_ALLOC_NO_OOM); \
-\
-	if (slots == NULL) \
-	{ \
-		if (table->data != NULL) \
-		{ \
-			table->size = nslots; \
-			table->sizemask = nslots - 1; \
-			table->grow_threshold = nslots * 0.9; \
-		} \
-		ereport(ERROR, \
-				(errcode(ERRCODE_OUT_OF_MEMORY), \
-				 errmsg("out of memory"), \
-				 errdetail("Failed on request of size %zu.", size))); \
-	} \
-	nslots = size / sizeof(Slot); \
-	return slots; \
-} \
-static inline void \
-prefix##_free(prefix##_hash *table, void *slots) \
-{ \
-	pfree(slots); \
-}
-
-#define SH_PREFIX keys
-#define SH_ELEMENT_TYPE KeySlot
-#define SH_KEY_TYPE KeyId
-#define SH_KEY id
-#define SH_HASH_KEY(tb, key) ((uint32) ((key).hash ^ (key).mode))
-#define SH_EQUAL(tb, a, b) ((a).hash == (b).hash && (a).mode == (b).mode)
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#define SH_USE_NONDEFAULT_ALLOCATOR
-#include "lib/simplehash.h"
-SLOTS_ALLOCATOR(keys, KeySlot)
-
-typedef struct Key
-{
-	uint64		hash;
-	uint64		base;
-	Oid			relid;			/* for messages; InvalidOid: the schema */
-	ItemPointerData tid;		/* likewise: a row that has it; or invalid */
-	uint8		mode;
-	bool		read;			/* of what a SERIALIZABLE transaction has read: it is
-								 * checked and not taken */
-} Key;
-
-#define KEY_ID(key) {(key)->hash, (key)->mode | ((key)->read ? KEY_READ : 0)}
-
-/* So many keys may wait to be looked up. */
-#define WAITING_MAX 64
+#include "capture/slots_allocator.h"
+#include "shmem/shmem.h"
 
 /* The lengths of everything in the write set when a savepoint was set. */
 typedef struct Mark
@@ -181,48 +93,12 @@ typedef struct ObjectSlot
 #include "lib/simplehash.h"
 SLOTS_ALLOCATOR(objects, ObjectSlot)
 
-/* A notification, by where its operation is. */
-typedef struct NoteSlot
-{
-	int			place;
-	uint32		hash;
-	char		status;			/* simplehash's */
-} NoteSlot;
-
-static uint32 write_set_note_hash(int place);
-static bool write_set_note_equal(int a, int b);
-
-#define SH_PREFIX notes
-#define SH_ELEMENT_TYPE NoteSlot
-#define SH_KEY_TYPE int
-#define SH_KEY place
-#define SH_HASH_KEY(tb, place) write_set_note_hash(place)
-#define SH_EQUAL(tb, a, b) write_set_note_equal(a, b)
-#define SH_STORE_HASH
-#define SH_GET_HASH(tb, slot) (slot)->hash
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#define SH_USE_NONDEFAULT_ALLOCATOR
-#include "lib/simplehash.h"
-SLOTS_ALLOCATOR(notes, NoteSlot)
-
-#include "shmem/shmem.h"
-
 static struct
 {
 	bool		active;
 	MemoryContext context;
 	StringInfoData ops;
 	bool		appending;		/* an operation, which is not whole yet */
-	StringInfoData notes;		/* 'N' operations, all different */
-	notes_hash *note_places;	/* NULL: there is none */
-	Key		   *keys;
-	int			nkeys;
-	int			max_keys;
-	keys_hash  *key_ids;		/* of the first nsettled keys */
-	int			nsettled;
-	int			first_waiting;	/* nsettled, unless a look-up has failed */
 	/*
 	 * Introduced by 'R', by number.  Those below first_relation were introduced
 	 * before a statement that may have changed them, and are introduced again.
@@ -256,7 +132,6 @@ static struct
 }			ws;
 
 static void write_set_start(void);
-static void write_set_settle(void);
 
 /* Starts the write set, if this is the transaction's first change. */
 void
@@ -270,40 +145,32 @@ ot_write_set_touch(void)
 static void
 write_set_start(void)
 {
+	static MemoryContext context = NULL;
 	MemoryContext old;
 
 	ot_check_writable();
 	ot_slot_begin_writing();	/* ERROR if evicted meanwhile */
 
-	if (ws.context == NULL)
-		ws.context = AllocSetContextCreate(TopMemoryContext, "onetrip write set",
-										   ALLOCSET_DEFAULT_SIZES);
-	old = MemoryContextSwitchTo(ws.context);
+	if (context == NULL)
+		context = AllocSetContextCreate(TopMemoryContext, "onetrip write set",
+										ALLOCSET_DEFAULT_SIZES);
+	memset(&ws, 0, sizeof(ws));
+	ws.context = context;
+	old = MemoryContextSwitchTo(context);
 	initStringInfo(&ws.ops);
-	ws.appending = false;
-	ws.max_keys = 32;
-	ws.keys = palloc(sizeof(Key) * ws.max_keys);
-	ws.key_ids = keys_create(ws.context, 32, NULL);
 	ws.max_relations = 8;
 	ws.relids = palloc(sizeof(Oid) * ws.max_relations);
 	ws.max_objects = 8;
 	ws.objects = palloc(sizeof(ObjectId) * ws.max_objects);
-	ws.object_numbers = NULL;
-	memset(&ws.notes, 0, sizeof(ws.notes));
-	ws.note_places = NULL;
 	ws.max_marks = 8;
 	ws.marks = palloc(sizeof(Mark) * ws.max_marks);
 	ws.max_statements = 4;
 	ws.statements = palloc(sizeof(StatementPlace) * ws.max_statements);
 	ws.max_counts = 8;
 	ws.counts = palloc(sizeof(RowCount) * ws.max_counts);
-	ws.ncounts = 0;
-	ws.nkeys = ws.nsettled = ws.first_waiting = ws.nrelations = ws.nobjects = ws.nstatements = ws.nlookups = ws.nmarks = 0;
-	ws.first_relation = ws.first_object = 0;
 	ws.statement_end = -1;
-	ws.sets_sequence = false;
-	ws.kind = OT_ENTRY_TRANSACTION;
-	ws.wrapped = NULL;
+	ot_write_set_keys_start(context);
+	ot_write_set_notes_start(context);
 	ot_session_settings_forget((OtNotedSettings) {0});
 	MemoryContextSwitchTo(old);
 
@@ -316,7 +183,7 @@ write_set_start(void)
 bool
 ot_write_set_is_empty(void)
 {
-	return !ws.active || (ws.ops.len == 0 && ws.notes.len == 0 && ws.nkeys == 0);
+	return !ws.active || (ws.ops.len == 0 && !ot_write_set_has_notifications() && ot_write_set_keys_count() == 0);
 }
 
 bool
@@ -332,6 +199,8 @@ ot_write_set_reset(void)
 		return;
 	ws.active = false;
 	ot_large_object_reset();
+	ot_write_set_keys_reset();
+	ot_write_set_notes_reset();
 	MemoryContextReset(ws.context);
 }
 
@@ -341,8 +210,8 @@ static void
 write_set_mark_place(Mark *mark)
 {
 	mark->ops_len = ws.ops.len;
-	mark->notes_len = ws.notes.len;
-	mark->nkeys = ws.nkeys;
+	mark->notes_len = ot_write_set_notification_bytes();
+	mark->nkeys = ot_write_set_keys_count();
 	mark->nrelations = ws.nrelations;
 	mark->first_relation = ws.first_relation;
 	mark->nobjects = ws.nobjects;
@@ -374,16 +243,6 @@ write_set_cut_operations(const Mark *mark)
 	ws.statement_end = -1;
 }
 
-static int	write_set_note_len(int place);
-
-static void
-write_set_cut_notes(int len)
-{
-	for (int place = len; place < ws.notes.len; place += write_set_note_len(place))
-		notes_delete(ws.note_places, place);
-	ws.notes.len = len;
-}
-
 void
 ot_write_set_subxact_start(int nest_level)
 {
@@ -394,7 +253,7 @@ ot_write_set_subxact_start(int nest_level)
 	ot_large_object_subxact_start();
 	if (ws.nmarks == ws.max_marks)
 		ws.marks = ot_make_room(ws.marks, &ws.max_marks, sizeof(Mark));
-	write_set_settle();
+	ot_write_set_keys_settle();
 	mark = &ws.marks[ws.nmarks++];
 	mark->nest_level = nest_level;
 	write_set_mark_place(mark);
@@ -419,18 +278,9 @@ ot_write_set_subxact_end(int nest_level, bool committed)
 	if (committed)
 		return;
 
-	/* Keys that still wait are as good as recorded, unless they had been before. */
-	for (int i = mark->nkeys; i < ws.nkeys; i++)
-	{
-		KeyId		id = KEY_ID(&ws.keys[i]);
-		OtHash		hash = {id.hash};
-
-		if (i < ws.nsettled ? keys_delete(ws.key_ids, id) : keys_lookup(ws.key_ids, id) == NULL)
-			ot_reads_note_rolled_back(hash, ws.keys[i].relid);
-	}
-	ws.nkeys = ws.nsettled = ws.first_waiting = mark->nkeys;
+	ot_write_set_keys_cut(mark->nkeys);
+	ot_write_set_notes_cut(mark->notes_len);
 	ws.ncounts = mark->ncounts;
-	write_set_cut_notes(mark->notes_len);
 	write_set_cut_operations(mark);
 }
 
@@ -478,7 +328,7 @@ ot_write_set_all_rows(int64 *bytes)
 {
 	int64		rows = 0;
 
-	*bytes = ws.active ? ws.ops.len + ws.notes.len : 0;
+	*bytes = ws.active ? ws.ops.len + ot_write_set_notification_bytes() : 0;
 	for (int i = 0; ws.active && i < ws.ncounts; i++)
 	{
 		if (OidIsValid(ws.counts[i].relid))
@@ -493,147 +343,11 @@ ot_write_set_sizes(OtWriteSetSizes *sizes)
 	memset(sizes, 0, sizeof(*sizes));
 	if (!ws.active)
 		return;
-	write_set_settle();
 	sizes->rows = ot_write_set_all_rows(&sizes->bytes);
-	for (int i = 0; i < ws.nkeys; i++)
-	{
-		if (!ws.keys[i].read)
-			sizes->keys[ws.keys[i].mode]++;
-	}
+	ot_write_set_keys_by_mode(sizes->keys);
 }
 
-/* ---- keys ---- */
-
-/*
- * Looks up the keys that wait, and drops those that had been recorded before.
- * Should that fail, the others go on waiting.
- */
-static void
-write_set_settle(void)
-{
-	for (; ws.first_waiting < ws.nkeys; ws.first_waiting++)
-	{
-		KeyId		id = KEY_ID(&ws.keys[ws.first_waiting]);
-		bool		found;
-
-		keys_insert(ws.key_ids, id, &found);
-		if (!found)
-			ws.keys[ws.nsettled++] = ws.keys[ws.first_waiting];
-	}
-	ws.nkeys = ws.first_waiting = ws.nsettled;
-}
-
-/* The key waits to be looked up; whoever uses keys has that done first. */
-static void
-write_set_add(const Key *new)
-{
-	KeyId		id = KEY_ID(new);
-
-	ot_write_set_touch();
-	if (ws.nkeys == ws.max_keys)
-		ws.keys = ot_make_room(ws.keys, &ws.max_keys, sizeof(Key));
-	ws.keys[ws.nkeys++] = *new;
-#ifdef __GNUC__
-	__builtin_prefetch(&ws.key_ids->data[(uint32) (id.hash ^ id.mode) & ws.key_ids->sizemask]);
-#endif
-	if (ws.nkeys - ws.first_waiting >= WAITING_MAX)
-	{
-		write_set_settle();
-		ot_write_set_check_size();
-	}
-}
-
-static void
-write_set_add_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid, const ItemPointerData *tid)
-{
-	Key			key = {.hash = hash.value, .mode = mode, .base = base.value, .relid = relid};
-
-	if (tid != NULL)
-		key.tid = *tid;
-	else
-		ItemPointerSetInvalid(&key.tid);
-	write_set_add(&key);
-}
-
-void
-ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid)
-{
-	write_set_add_key(hash, mode, base, relid, NULL);
-}
-
-void
-ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid)
-{
-	ot_write_set_touch();
-	ot_write_set_key(hash, mode, ot_applied_index(), relid);
-}
-
-/* The same for a key of the row at tid. */
-void
-ot_write_set_row_key(OtHash hash, OtKeyMode mode, Oid relid, const ItemPointerData *tid)
-{
-	ot_write_set_touch();
-	write_set_add_key(hash, mode, ot_applied_index(), relid, tid);
-}
-
-/* A key of what the transaction has only read, in a snapshot that shows `base`. */
-void
-ot_write_set_read_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid)
-{
-	Key			key = {.hash = hash.value, .mode = mode, .base = base.value, .relid = relid, .read = true};
-
-	ItemPointerSetInvalid(&key.tid);
-	write_set_add(&key);
-}
-
-bool
-ot_write_set_key_is_read(uint32 key_number)
-{
-	return key_number < (uint32) ws.nsettled && ws.keys[key_number].read;
-}
-
-/* Gives a key that the transaction has taken a later base. */
-void
-ot_write_set_raise_base(OtHash hash, OtKeyMode mode, OtLogIndex base)
-{
-	if (!ws.active)
-		return;
-	write_set_settle();
-	for (int i = 0; i < ws.nkeys; i++)
-	{
-		if (ws.keys[i].hash == hash.value && ws.keys[i].mode == mode && !ws.keys[i].read)
-			ws.keys[i].base = Max(ws.keys[i].base, base.value);
-	}
-}
-
-/* Has the transaction taken this key in this mode? */
-bool
-ot_write_set_has_key(OtHash hash, OtKeyMode mode)
-{
-	KeyId		id = {hash.value, mode};
-
-	if (!ws.active)
-		return false;
-	write_set_settle();
-	return keys_lookup(ws.key_ids, id) != NULL;
-}
-
-/* Takes a key that conflicts with nothing, so that COMMIT proposes an entry. */
-void
-ot_write_set_entry(OtLogIndex base)
-{
-	OtHash		hash = {hash_bytes_extended((const unsigned char *) "advance", 7, ot_key_seed)};
-
-	ot_write_set_key(hash, OT_KEY_SHARE, base, InvalidOid);
-}
-
-/* Makes COMMIT propose an entry although the transaction changes nothing. */
-void
-ot_write_set_advance(void)
-{
-	ot_write_set_touch();
-	ot_write_set_entry(ot_applied_index());
-}
+/* ---- tables ---- */
 
 /*
  * The tables to which keys that have been taken so far belong, and those of its rows:
@@ -642,42 +356,14 @@ ot_write_set_advance(void)
 List *
 ot_write_set_key_tables(void)
 {
-	List	   *tables = NIL;
+	List	   *tables;
 
 	if (!ws.active)
 		return NIL;
-	write_set_settle();
-	for (int i = 0; i < ws.nkeys; i++)
-	{
-		if (OidIsValid(ws.keys[i].relid) && (i == 0 || ws.keys[i].relid != ws.keys[i - 1].relid))
-			tables = list_append_unique_oid(tables, ws.keys[i].relid);
-	}
+	tables = ot_write_set_tables_of_keys();
 	for (int i = 0; i < ws.nrelations; i++)
 		tables = list_append_unique_oid(tables, ws.relids[i]);
 	return tables;
-}
-
-/* Which table the key belongs to; InvalidOid: none (such as the schema's). */
-Oid
-ot_write_set_key_table(uint32 key_number)
-{
-	return key_number < (uint32) ws.nsettled ? ws.keys[key_number].relid : InvalidOid;
-}
-
-/*
- * A row that had the key when it was taken, or an invalid TID; and the key's
- * hash.
- */
-ItemPointerData
-ot_write_set_key_row(uint32 key_number, OtHash *hash)
-{
-	ItemPointerData none;
-
-	ItemPointerSetInvalid(&none);
-	if (key_number >= (uint32) ws.nsettled)
-		return none;
-	hash->value = ws.keys[key_number].hash;
-	return ws.keys[key_number].tid;
 }
 
 /* Copies the tables whose rows were changed, each once, and returns how many. */
@@ -708,7 +394,7 @@ void
 ot_write_set_check_size(void)
 {
 	ot_write_set_appended();
-	if (unlikely(ws.ops.len / 1024 + ws.notes.len / 1024 + (int64) ws.nkeys * KEY_BYTES / 1024 >
+	if (unlikely(ws.ops.len / 1024 + ot_write_set_notification_bytes() / 1024 + ot_write_set_keys_bytes() / 1024 >
 				 ot_max_write_set_kb))
 		ereport(ERROR,
 				(errcode(OT_ERR_TOO_LARGE),
@@ -933,72 +619,6 @@ ot_write_set_sets_sequence(void)
 	return ws.active && ws.sets_sequence;
 }
 
-/* ---- notifications ---- */
-
-static int
-write_set_note_len(int place)
-{
-	const unsigned char *data = (const unsigned char *) ws.notes.data;
-	int			at = place + 1;
-
-	for (int i = 0; i < 2; i++)
-		at += 2 + (data[at] | data[at + 1] << 8);
-	return at - place;
-}
-
-static uint32
-write_set_note_hash(int place)
-{
-	return hash_bytes((const unsigned char *) ws.notes.data + place, write_set_note_len(place));
-}
-
-static bool
-write_set_note_equal(int a, int b)
-{
-	int			len = write_set_note_len(a);
-
-	return len == write_set_note_len(b) && memcmp(ws.notes.data + a, ws.notes.data + b, len) == 0;
-}
-
-/* Records a notification, unless the transaction has sent the same one before. */
-void
-ot_write_set_notification(const char *channel, const char *payload)
-{
-	int			place;
-	bool		found;
-
-	ot_write_set_touch();
-	if (ws.note_places == NULL)
-	{
-		MemoryContext old = MemoryContextSwitchTo(ws.context);
-
-		initStringInfo(&ws.notes);
-		ws.note_places = notes_create(ws.context, 16, NULL);
-		MemoryContextSwitchTo(old);
-	}
-	place = ws.notes.len;
-	ot_put_u8(&ws.notes, 'N');
-	ot_put_str(&ws.notes, channel);
-	ot_put_str(&ws.notes, payload);
-	notes_insert(ws.note_places, place, &found);
-	if (found)
-		ws.notes.len = place;
-	ot_write_set_check_size();
-}
-
-bool
-ot_write_set_has_notifications(void)
-{
-	return ws.active && ws.notes.len > 0;
-}
-
-/* How many bytes the notifications take in the write set. */
-uint64
-ot_write_set_notification_bytes(void)
-{
-	return ws.active ? ws.notes.len : 0;
-}
-
 /*
  * Makes this an entry of another kind, whose first key is `name` and which has
  * these operations in place of those recorded so far.  They are not copied.
@@ -1006,13 +626,8 @@ ot_write_set_notification_bytes(void)
 void
 ot_write_set_wrap(OtEntryKind kind, OtHash name, OtLogIndex base, StringInfo operations)
 {
-	Key			first;
-
 	ot_write_set_key(name, OT_UPDATE, base, InvalidOid);
-	write_set_settle();
-	first = ws.keys[0];
-	ws.keys[0] = ws.keys[ws.nkeys - 1];
-	ws.keys[ws.nkeys - 1] = first;
+	ot_write_set_keys_last_first();
 	ws.kind = kind;
 	ws.wrapped = operations;
 }
@@ -1021,20 +636,12 @@ ot_write_set_wrap(OtEntryKind kind, OtHash name, OtLogIndex base, StringInfo ope
 void
 ot_write_set_encode(OtTxnId txn, StringInfo out)
 {
-	write_set_settle();
-	enlargeStringInfo(out, OT_TXN_ID_BYTES + 5 + ws.nkeys * KEY_BYTES +
-					  (ws.wrapped ? ws.wrapped->len : 10 + ws.notes.len + ws.ops.len));
+	ot_write_set_keys_settle();
+	enlargeStringInfo(out, OT_TXN_ID_BYTES + 5 + ot_write_set_keys_bytes() +
+					  (ws.wrapped ? ws.wrapped->len : 10 + ot_write_set_notification_bytes() + ws.ops.len));
 	ot_put_txn(out, txn);
 	ot_put_u8(out, ws.kind);
-	ot_put_u32(out, ws.nkeys);
-	for (int i = 0; i < ws.nkeys; i++)
-	{
-		KeyId		id = KEY_ID(&ws.keys[i]);
-
-		ot_put_u64(out, id.hash);
-		ot_put_u8(out, id.mode);
-		ot_put_u64(out, ws.keys[i].base);
-	}
+	ot_write_set_keys_put(out);
 	if (ws.wrapped)
 		appendBinaryStringInfo(out, ws.wrapped->data, ws.wrapped->len);
 	else
@@ -1059,7 +666,7 @@ ot_write_set_operations_from(int at, StringInfo out)
 void
 ot_write_set_operations(StringInfo out)
 {
-	if (ws.ops.len == 0 && ws.notes.len == 0)
+	if (ws.ops.len == 0 && !ot_write_set_has_notifications())
 		return;
 	ot_put_u8(out, OT_WRITE_SET_FORMAT);
 	if (ws.nlookups > 0)
@@ -1067,8 +674,7 @@ ot_write_set_operations(StringInfo out)
 		ot_put_u8(out, 'T');
 		ot_put_u64(out, (uint64) GetCurrentTransactionStartTimestamp());
 	}
-	if (ws.notes.len > 0)
-		appendBinaryStringInfo(out, ws.notes.data, ws.notes.len);
+	ot_write_set_notes_put(out);
 	appendBinaryStringInfo(out, ws.ops.data, ws.ops.len);
 }
 
@@ -1086,67 +692,11 @@ ot_write_set_statements(StringInfo out)
 
 /* ---- functions for SQL ---- */
 
-/*
- * From a key's hash and the value that it was made of, others could be computed.  So
- * who may not watch the cluster gets a number that is as good to compare, and no more.
- */
-uint64
-ot_hash_to_show(uint64 hash)
-{
-	uint64		both[2] = {ot_key_seed, hash};
-	uint8		digest[PG_SHA256_DIGEST_LENGTH];
-	pg_cryptohash_ctx *ctx;
-
-	if (has_privs_of_role(GetUserId(), ROLE_PG_MONITOR))
-		return hash;
-	ctx = pg_cryptohash_create(PG_SHA256);
-	if (pg_cryptohash_init(ctx) < 0 ||
-		pg_cryptohash_update(ctx, (uint8 *) both, sizeof(both)) < 0 ||
-		pg_cryptohash_final(ctx, digest, sizeof(digest)) < 0)
-		elog(ERROR, "could not compute a hash: %s", pg_cryptohash_error(ctx));
-	pg_cryptohash_free(ctx);
-	memcpy(&hash, digest, sizeof(hash));
-	return hash;
-}
-
-PG_FUNCTION_INFO_V1(ot_pending_keys);
 PG_FUNCTION_INFO_V1(ot_pending_bytes);
-
-/*
- * onetrip.pending_keys(): the keys that this transaction has taken so far, and
- * those of what it has read if it is SERIALIZABLE.
- */
-Datum
-ot_pending_keys(PG_FUNCTION_ARGS)
-{
-	static const char *const mode_names[] = {
-		"KEY SHARE", "SHARE", "NO KEY UPDATE", "UPDATE"
-	};
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-
-	InitMaterializedSRF(fcinfo, 0);
-	if (ws.active)
-		write_set_settle();
-	for (int i = 0; ws.active && i < ws.nkeys; i++)
-	{
-		Key		   *key = &ws.keys[i];
-		Datum		values[4];
-		bool		nulls[4] = {0};
-
-		values[0] = ObjectIdGetDatum(key->relid);
-		nulls[0] = !OidIsValid(key->relid);
-		values[1] = CStringGetTextDatum(mode_names[key->mode]);
-		values[2] = Int64GetDatum((int64) ot_hash_to_show(key->hash));
-		values[3] = Int64GetDatum((int64) key->base);
-		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
-	}
-	ot_reads_put_pending(result);
-	return (Datum) 0;
-}
 
 /* onetrip.pending_bytes(): the size of this transaction's operations so far. */
 Datum
 ot_pending_bytes(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT64(ws.active ? ws.ops.len + ws.notes.len : 0);
+	PG_RETURN_INT64(ws.active ? ws.ops.len + ot_write_set_notification_bytes() : 0);
 }

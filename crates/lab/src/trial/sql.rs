@@ -120,6 +120,8 @@ const OWN: &[&str] = &[
     "wire.c",
     "worker_status.c",
     "write_set.c",
+    "write_set_keys.c",
+    "write_set_notes.c",
 ];
 
 pub fn of_onetrip(file: &str) -> bool {
