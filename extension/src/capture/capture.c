@@ -34,13 +34,9 @@
 
 #include "access/detoast.h"
 #include "access/heapam.h"
-#include "access/genam.h"
 #include "access/heaptoast.h"
 #include "access/htup_details.h"
-#include "access/nbtree.h"
 #include "access/sysattr.h"
-#include "access/table.h"
-#include "access/toast_compression.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "common/hashfn.h"
@@ -196,9 +192,9 @@ refuse_function(Oid index, const ErrorData *why)
  * rules as in the apply worker (apply_row.c): what they may not do there, they
  * may do nowhere.
  */
-static bool
-capture_compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, EState *estate,
-							Datum *values, bool *nulls)
+bool
+ot_capture_compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, EState *estate,
+							   Datum *values, bool *nulls)
 {
 	ExprContext *econtext = GetPerTupleExprContext(estate);
 	MemoryContext context = CurrentMemoryContext;
@@ -278,8 +274,8 @@ capture_hash_values(OtIndex *index, Datum *values, bool *nulls, OtHash *hash)
  * The hash of the row's value in this index.  false: the row is not in the
  * index, or cannot collide with another one there.
  */
-static bool
-capture_hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
+bool
+ot_capture_hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
 {
 	Datum		values[INDEX_MAX_KEYS];
 	bool		nulls[INDEX_MAX_KEYS];
@@ -289,7 +285,7 @@ capture_hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
 	if (index->computed)
 	{
 		estate = CreateExecutorState();
-		in_index = capture_compute_index_value(index->oid, index->info, slot, estate, values, nulls);
+		in_index = ot_capture_compute_index_value(index->oid, index->info, slot, estate, values, nulls);
 	}
 	else if (!index->coarse)
 	{
@@ -315,7 +311,7 @@ ot_capture_values_hash(OtIndex *index, Datum *values, OtHash *hash)
 bool
 ot_capture_identity_hash(OtRelInfo *info, TupleTableSlot *slot, OtHash *hash)
 {
-	return info->identity >= 0 && capture_hash_index_value(&info->indexes[info->identity], slot, hash);
+	return info->identity >= 0 && ot_capture_hash_index_value(&info->indexes[info->identity], slot, hash);
 }
 
 /*
@@ -333,7 +329,7 @@ capture_check_functions(OtRelInfo *info, TupleTableSlot *slot)
 		Datum		values[INDEX_MAX_KEYS];
 		bool		nulls[INDEX_MAX_KEYS];
 
-		(void) capture_compute_index_value(index->oid, index->info, slot, estate, values, nulls);
+		(void) ot_capture_compute_index_value(index->oid, index->info, slot, estate, values, nulls);
 		FreeExecutorState(estate);
 	}
 }
@@ -346,7 +342,7 @@ capture_take_unique_values(OtRelInfo *info, TupleTableSlot *slot)
 	{
 		OtHash		hash;
 
-		if (capture_hash_index_value(&info->indexes[i], slot, &hash))
+		if (ot_capture_hash_index_value(&info->indexes[i], slot, &hash))
 			ot_write_set_row_key(hash, OT_UPDATE, info->relid, &slot->tts_tid);
 	}
 }
@@ -371,7 +367,7 @@ capture_take_whole_row(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
 	for (int i = 0; i < info->nindexes && mode == OT_KEY_SHARE; i++)
 	{
 		if (info->indexes[i].unique && !info->indexes[i].computed &&
-			capture_hash_index_value(&info->indexes[i], slot, &hash))
+			ot_capture_hash_index_value(&info->indexes[i], slot, &hash))
 			ot_write_set_key_now(hash, OT_KEY_SHARE, info->relid);
 	}
 }
@@ -383,7 +379,7 @@ capture_take_identity(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
 
 	if (info->identity < 0)
 		capture_take_whole_row(info, slot, mode);
-	else if (capture_hash_index_value(&info->indexes[info->identity], slot, &hash))
+	else if (ot_capture_hash_index_value(&info->indexes[info->identity], slot, &hash))
 		ot_write_set_row_key(hash, mode, info->relid, &slot->tts_tid);
 }
 
@@ -535,140 +531,6 @@ capture_image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, Tup
 
 /* ---- what access_method.c calls ---- */
 
-/* Refuses a row that other regions might not put into its partition or index. */
-static void
-capture_check_replicable(OtRelInfo *info, Relation rel, TupleTableSlot *slot)
-{
-	bool		isnull = false;
-
-	if (unlikely(OidIsValid(info->misrouted_by)))
-		ereport(ERROR,
-				(errcode(OT_ERR_NOT_REPLICATED),
-				 errmsg("cannot replicate rows of partition \"%s\" of table \"%s\"",
-						RelationGetRelationName(rel), get_rel_name(info->misrouted_by)),
-				 errdetail("The table is partitioned by OIDs, which differ between regions: a row would belong to another partition elsewhere."),
-				 errhint("Partition by LIST, or by another column.")));
-	/* The index takes a first value and then no other, from any region. */
-	if (likely(!OidIsValid(info->incomparable)))
-		return;
-	if (info->incomparable_column > 0)
-		(void) slot_getattr(slot, info->incomparable_column, &isnull);
-	if (!isnull)
-		ereport(ERROR,
-				(errcode(OT_ERR_NOT_REPLICATED),
-				 errmsg("cannot replicate a value in index \"%s\" of table \"%s\"",
-						get_rel_name(info->incomparable), RelationGetRelationName(rel)),
-				 errdetail("The index cannot compare two values of its type, so another region could not add one."),
-				 errhint("Drop the index.")));
-}
-
-/* Is it compressed, and not as this session compresses what it puts into an index of expressions? */
-static bool
-capture_is_compressed_otherwise(struct varlena *value)
-{
-	ToastCompressionId method = toast_get_compression_id(value);
-
-	return method != TOAST_INVALID_COMPRESSION_ID &&
-		(method == TOAST_LZ4_COMPRESSION_ID) != (default_toast_compression == TOAST_LZ4_COMPRESSION);
-}
-
-/*
- * Might an index get some value in another form elsewhere?  Here it gets the
- * value that the executor had, elsewhere the one that was stored, which the
- * column may compress by another method than an index of an expression does; and
- * a value with other OIDs in it compresses to another size.
- */
-static bool
-capture_may_take_another_form(OtRelInfo *info, TupleDesc desc, TupleTableSlot *given, HeapTuple stored)
-{
-	bool		whole_row = bms_is_member(0 - FirstLowInvalidHeapAttributeNumber,
-										  info->in_whole_indexes);
-
-	slot_getallattrs(given);
-	for (int i = 0; i < info->natts; i++)
-	{
-		struct varlena *value = (struct varlena *) DatumGetPointer(given->tts_values[i]);
-		bool		isnull;
-
-		if (!info->columns[i].is_varlena || given->tts_isnull[i] ||
-			(!whole_row && !bms_is_member(i + 1 - FirstLowInvalidHeapAttributeNumber,
-										  info->in_whole_indexes)))
-			continue;
-		if (VARATT_IS_COMPRESSED(value) || VARATT_IS_EXTERNAL(value))
-			return true;
-		/* Shorter values are not compressed for an index. */
-		if (VARSIZE_ANY(value) <= TOAST_INDEX_TARGET)
-			continue;
-		if (info->columns[i].contains_names)
-			return true;
-		value = (struct varlena *) DatumGetPointer(heap_getattr(stored, i + 1, desc, &isnull));
-		if (capture_is_compressed_otherwise(value))
-			return true;
-	}
-	return false;
-}
-
-/* The largest tuple that a B-tree takes, as in BTMaxItemSize(). */
-#define BTREE_ROOM \
-	(MAXALIGN_DOWN((BLCKSZ - MAXALIGN(SizeOfPageHeaderData + 3 * sizeof(ItemIdData)) - \
-					MAXALIGN(sizeof(BTPageOpaqueData))) / 3) - MAXALIGN(sizeof(ItemPointerData)))
-
-/* The size of the index's tuple in the region where it is largest; 0: none. */
-static Size
-capture_size_in_index(OtWholeIndex *index, TupleTableSlot *stored)
-{
-	Datum		values[INDEX_MAX_KEYS];
-	bool		nulls[INDEX_MAX_KEYS];
-	EState	   *estate = CreateExecutorState();
-	Size		size = 0;
-
-	if (capture_compute_index_value(index->oid, index->info, stored, estate, values, nulls))
-	{
-		IndexTuple	tuple = index_form_tuple(index->desc, values, nulls);
-
-		size = IndexTupleSize(tuple);
-		for (int i = 0; i < index->desc->natts; i++)
-		{
-			Datum		value = index_getattr(tuple, i + 1, index->desc, &nulls[i]);
-
-			if (!nulls[i] && index->contains_names[i] && VARATT_IS_COMPRESSED(DatumGetPointer(value)))
-				size += MAXALIGN(ot_type_size_elsewhere(TupleDescAttr(index->desc, i)->atttypid,
-														value)) -
-					VARSIZE_ANY(DatumGetPointer(value));
-		}
-	}
-	FreeExecutorState(estate);
-	return size;
-}
-
-/* Refuses a row that fits into the indexes here, but perhaps not elsewhere. */
-static void
-capture_check_fits_everywhere(OtRelInfo *info, Relation rel, TupleTableSlot *given, HeapTuple stored)
-{
-	TupleTableSlot *slot;
-
-	if (info->nwhole_indexes == 0 ||
-		likely(!capture_may_take_another_form(info, RelationGetDescr(rel), given, stored)))
-		return;
-	slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
-	ExecStoreHeapTuple(stored, slot, false);
-	for (int i = 0; i < info->nwhole_indexes; i++)
-	{
-		OtWholeIndex *index = &info->whole_indexes[i];
-		Size		size = capture_size_in_index(index, slot);
-
-		if (size > BTREE_ROOM)
-			ereport(ERROR,
-					(errcode(OT_ERR_TOO_LARGE),
-					 errmsg("cannot replicate a row of table \"%s\": a value fits into index \"%s\" only in the form that it has here",
-							RelationGetRelationName(rel), get_rel_name(index->oid)),
-					 errdetail("It is compressed here. In other regions, where it is as in the table or holds other OIDs, it may take up to %zu bytes in the index; %zu are safe.",
-							   size, (Size) BTREE_ROOM),
-					 errhint("Index something shorter, such as a hash of the value, or drop the index.")));
-	}
-	ExecDropSingleTupleTableSlot(slot);
-}
-
 /*
  * The table's descriptor, until ReleaseTupleDesc().  An invalidation, which may come
  * whenever something is looked up, replaces the table's, and who pins the old one only
@@ -695,12 +557,12 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot)
 	Buffer		buffer;
 	StringInfo	ops;
 
-	capture_check_replicable(info, rel, slot);
+	ot_row_check_replicable(info, rel, slot);
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
 	capture_take_unique_values(info, slot);
 	capture_check_functions(info, slot);
 	capture_inserted(rel, slot, &stored, &buffer);
-	capture_check_fits_everywhere(info, rel, slot, &stored);
+	ot_row_check_fits_everywhere(info, rel, slot, &stored);
 	ot_row_image_of_tuple(&image, info, desc, &stored);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'I');
@@ -730,10 +592,10 @@ ot_capture_contents(Relation rel, TupleTableSlot *slot)
 	OtRowImage	image;
 	StringInfo	ops;
 
-	capture_check_replicable(info, rel, slot);
+	ot_row_check_replicable(info, rel, slot);
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
 	capture_check_functions(info, slot);
-	capture_check_fits_everywhere(info, rel, slot, stored);
+	ot_row_check_fits_everywhere(info, rel, slot, stored);
 	ot_row_image_of_tuple(&image, info, desc, stored);
 	ops = ot_write_set_append();
 	/* before that level another region may not know it, and decodes these rows */
@@ -754,8 +616,8 @@ capture_take_changed_unique_values(OtRelInfo *info, TupleTableSlot *before, Tupl
 	{
 		OtHash		hash_before;
 		OtHash		hash_after;
-		bool		was = capture_hash_index_value(&info->indexes[i], before, &hash_before);
-		bool		is = capture_hash_index_value(&info->indexes[i], after, &hash_after);
+		bool		was = ot_capture_hash_index_value(&info->indexes[i], before, &hash_before);
+		bool		is = ot_capture_hash_index_value(&info->indexes[i], after, &hash_after);
 
 		/* A coarse index cannot tell whether its value changed. */
 		if (was && is && hash_before.value == hash_after.value && !info->indexes[i].coarse)
@@ -789,7 +651,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	StringInfo	ops;
 
 	slot_getallattrs(slot);
-	capture_check_replicable(info, rel, slot);
+	ot_row_check_replicable(info, rel, slot);
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
 	capture_fetch_stored(rel, otid, &old_stored, &old_buffer);
 	capture_fetch_stored(rel, &slot->tts_tid, &new_stored, &new_buffer);
@@ -809,7 +671,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	{
 		capture_take_changed_unique_values(info, before, slot);
 		capture_check_functions(info, slot);
-		capture_check_fits_everywhere(info, rel, slot, &new_stored);
+		ot_row_check_fits_everywhere(info, rel, slot, &new_stored);
 	}
 	capture_image_of_key(&key, info, rel, desc, &old_stored, before->tts_values);
 	ops = ot_write_set_append();
@@ -909,7 +771,7 @@ ot_capture_row_key(Relation rel, ItemPointer tid, OtKeyMode *mode, OtHash *hash)
 		*mode = *mode <= OT_SHARE ? OT_SHARE : OT_UPDATE;
 	}
 	else
-		has_identity = capture_hash_index_value(&info->indexes[info->identity], slot, hash);
+		has_identity = ot_capture_hash_index_value(&info->indexes[info->identity], slot, hash);
 	ExecDropSingleTupleTableSlot(slot);
 	ReleaseBuffer(buffer);
 	MemoryContextSwitchTo(old);
@@ -944,95 +806,4 @@ ot_capture_lock_refused(void)
 {
 	if (lock_was_asked)
 		lock_refused();
-}
-
-/* ---- what a key was of ---- */
-
-/*
- * The unique index that has this key of the row at tid, and the row's values in
- * it.  Only those that are columns: this runs no functions of users.
- */
-static OtIndex *
-capture_find_index(Relation rel, ItemPointer tid, OtHash hash, Datum *values, bool *nulls)
-{
-	OtRelInfo  *info = ot_rel_info(rel);
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsVirtual);
-	HeapTupleData stored;
-	Buffer		buffer;
-
-	stored.t_self = *tid;
-	/* it need not be there any more, nor be the row that it was */
-	if (!heap_fetch(rel, SnapshotAny, &stored, &buffer, false))
-		return NULL;
-	heap_deform_tuple(heap_copytuple(&stored), slot->tts_tupleDescriptor, slot->tts_values, slot->tts_isnull);
-	ReleaseBuffer(buffer);
-	ExecStoreVirtualTuple(slot);
-	for (int i = 0; i < info->nindexes; i++)
-	{
-		OtIndex    *index = &info->indexes[i];
-		OtHash		found;
-
-		if (index->coarse || index->computed ||
-			!capture_hash_index_value(index, slot, &found) || found.value != hash.value)
-			continue;
-		for (int k = 0; k < index->nkeys; k++)
-			values[k] = slot_getattr(slot, index->attnums[k], &nulls[k]);
-		return index;
-	}
-	return NULL;
-}
-
-static void
-capture_describe_key(Relation rel, ItemPointer tid, OtHash hash, OtConflictKey *key)
-{
-	Datum		values[INDEX_MAX_KEYS];
-	bool		nulls[INDEX_MAX_KEYS];
-	OtIndex    *index = capture_find_index(rel, tid, hash, values, nulls);
-	Relation	index_rel;
-	char	   *text;
-
-	if (index == NULL)
-		return;
-	index_rel = index_open(index->oid, AccessShareLock);
-	/* NULL if the user may not see them */
-	text = BuildIndexValueDescription(index_rel, values, nulls);
-	index_close(index_rel, NoLock);
-	if (text == NULL)
-		return;
-	strlcpy(key->text, text, sizeof(key->text));
-	key->ncolumns = index->nkeys;
-	memcpy(key->columns, index->attnums, sizeof(AttrNumber) * index->nkeys);
-}
-
-/*
- * The columns and values of a key of this transaction, as PostgreSQL prints
- * those of a unique violation; empty if they are not known, or this user may not
- * see them.  For a transaction that is about to fail: an ERROR in here, of a
- * type's output function for example, is passed over.
- */
-void
-ot_describe_key(uint32 key_number, OtConflictKey *key)
-{
-	OtHash		hash;
-	ItemPointerData tid = ot_write_set_key_row(key_number, &hash);
-	Oid			relid = ot_write_set_key_table(key_number);
-	MemoryContext context = CurrentMemoryContext;
-	uint32		holdoff = InterruptHoldoffCount;
-
-	memset(key, 0, sizeof(*key));
-	if (!ItemPointerIsValid(&tid) || !OidIsValid(relid))
-		return;
-	PG_TRY();
-	{
-		Relation	rel = table_open(relid, AccessShareLock);
-
-		capture_describe_key(rel, &tid, hash, key);
-		table_close(rel, NoLock);
-	}
-	PG_CATCH();
-	{
-		ot_swallow_error(context, holdoff);
-		memset(key, 0, sizeof(*key));
-	}
-	PG_END_TRY();
 }

@@ -157,6 +157,8 @@ extern OtHash ot_hash_relation(Oid relid);
 extern OtKeyMode ot_table_lock_to_mode(LOCKMODE lockmode);
 extern OtKeyMode ot_row_lock_to_mode(LockTupleMode mode);
 extern bool ot_capture_row_key(Relation rel, ItemPointer tid, OtKeyMode *mode, OtHash *hash);
+
+/* describe_key.c */
 extern void ot_describe_key(uint32 key_number, OtConflictKey *key);
 
 /* whole_row.c */

@@ -78,7 +78,14 @@ extern void ot_whole_row_note_cost(OtRelInfo *info, Relation rel);
 /* locking_table.c */
 extern bool ot_has_locking_label(Relation rel);
 
+/* row_fits.c */
+extern void ot_row_check_replicable(OtRelInfo *info, Relation rel, TupleTableSlot *slot);
+extern void ot_row_check_fits_everywhere(OtRelInfo *info, Relation rel, TupleTableSlot *given, HeapTuple stored);
+
 /* capture.c */
+extern bool ot_capture_compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, EState *estate,
+										   Datum *values, bool *nulls);
+extern bool ot_capture_hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash);
 extern bool ot_capture_values_hash(OtIndex *index, Datum *values, OtHash *hash);
 extern bool ot_capture_identity_hash(OtRelInfo *info, TupleTableSlot *slot, OtHash *hash);
 extern bool ot_capture_lock_first(Relation rel, ItemPointer tid, OtKeyMode mode, LockWaitPolicy policy);
