@@ -70,15 +70,12 @@
  */
 #include "commit/commit_internal.h"
 
-#include <signal.h>
-
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "replication/origin.h"
 #include "storage/ipc.h"
 #include "storage/predicate.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/timestamp.h"
 
 #include "capture/capture.h"
@@ -92,10 +89,6 @@
  * than this to stop.
  */
 #define OTHER_TABLES_GRACE_MS 10000
-/* How long a session waits until the worker has committed its entry for it. */
-#define SHOW_OWN_MS 5000
-/* How often a waiting COMMIT checks whether this region still stands still. */
-#define STANDSTILL_POLL_MS 100
 
 static OtAgent *agent = NULL;
 
@@ -180,13 +173,13 @@ static struct
 	OtLogIndex	base;			/* the applied index when it was told */
 }			own;
 
-/*
- * The last transaction with a verdict of commit on this connection, and whether
- * it has committed here.
- */
-static bool last_is_done = true;
+/* How many connections to the node were tried. */
+static uint64 nconnections = 0;
+/* The last transaction with a verdict of commit on this connection. */
 static OtTxnId last_txn;
-static uint64 nconnections = 0; /* that were tried */
+/* Has it committed here? */
+static bool last_is_done = true;
+/* The last entry of this session, whatever connection its verdict came on. */
 static OtLogIndex last_index;
 
 /*
@@ -200,8 +193,6 @@ static struct
 	bool		holds_interrupts;
 }			answer;
 
-static void commit_show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
-								   void *arg);
 static void commit_xact_callback(XactEvent event, void *arg);
 static void commit_subxact_callback(SubXactEvent event, SubTransactionId my_subid,
 									SubTransactionId parent_subid, void *arg);
@@ -211,7 +202,7 @@ ot_commit_init(void)
 {
 	RegisterXactCallback(commit_xact_callback, NULL);
 	RegisterSubXactCallback(commit_subxact_callback, NULL);
-	RegisterResourceReleaseCallback(commit_show_own_commit, NULL);
+	ot_show_own_init();
 	/* called in the opposite order: the notice comes once the wait is over */
 	ot_cost_init();
 	ot_traced_init();
@@ -799,13 +790,6 @@ commit_count(void)
 }
 
 /*
- * An entry of this session that the apply worker commits in its place.  The
- * session's next statement must see it.
- */
-static OtLogIndex own_commit;
-static bool own_is_handed_over; /* it was the worker's from the start */
-
-/*
  * The transaction that has handed its entry over ends.  Interrupts have been
  * held since the proposal, unless an ERROR has reset the count; the server holds
  * them once more while it calls this.
@@ -814,10 +798,7 @@ static void
 commit_end_handed_over(bool committed)
 {
 	if (!proc_exit_inprogress)
-	{
-		own_commit = committing.index;
-		own_is_handed_over = true;
-	}
+		ot_show_own_later(committing.index, true);
 	if (!committed && OidIsValid(committing.user))
 		SetUserIdAndSecContext(committing.user, committing.security);
 	ot_cost_mark(OT_COST_TURN);
@@ -879,56 +860,6 @@ commit_at_commit(void)
 	ot_rel_info_tidy();
 }
 
-/*
- * Waits until the worker has committed own_commit.  By now this transaction has
- * released the locks that the worker may need.  The client has its error
- * already; its next command waits here, so that it never sees a state from
- * before its own commit.
- *
- * The client of an entry that was handed over has no answer yet, so it waits as
- * long as COMMIT waits for its turn: until this region stands still, or until it
- * cancels the statement, which is then answered as having succeeded; after that
- * it waits no longer than others.
- */
-static void
-commit_show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
-{
-	OtLogIndex	index = own_commit;
-	bool		handed_over = own_is_handed_over;
-	int			ends_at = handed_over ? INT_MAX : SHOW_OWN_MS;
-
-	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level || index.value == 0)
-		return;
-	own_commit.value = 0;
-	own_is_handed_over = false;
-	for (int waited = 0; ot_applied_index().value < index.value; waited++)
-	{
-		if (ProcDiePending)
-		{
-			/* the client gets its answer first */
-			if (handed_over)
-				ot_session_end_later();
-			return;
-		}
-		if (handed_over && QueryCancelPending)
-		{
-			QueryCancelPending = false;
-			ends_at = Min(ends_at, waited + SHOW_OWN_MS);
-		}
-		if (waited == ends_at ||
-			(handed_over && waited % STANDSTILL_POLL_MS == 0 && ot_worker_stands_at(ot_commit_timeout_ms).value != 0))
-		{
-			ereport(LOG_SERVER_ONLY,
-					(errmsg("ending a session that cannot be shown its own commit at " UINT64_FORMAT,
-							index.value)));
-			(void) kill(MyProcPid, SIGTERM);
-			ot_session_end_later();
-			return;
-		}
-		pg_usleep(1000);
-	}
-}
-
 static void
 commit_at_abort(void)
 {
@@ -938,7 +869,7 @@ commit_at_abort(void)
 		(own.state == OWN_ID_DRAWN && undecided);
 
 	if (decided && !proc_exit_inprogress)
-		own_commit = committing.index;
+		ot_show_own_later(committing.index, false);
 	if (commit_is_handed_over())
 		commit_end_handed_over(false);
 	ot_sequence_note_aborted();

@@ -24,6 +24,9 @@
  */
 #define CANCEL_GRACE_MS 1000
 
+/* How often a waiting COMMIT checks whether this region still stands still. */
+#define STANDSTILL_POLL_MS 100
+
 /* The time between attempts to reach a node that does not answer. */
 #define RECONNECT_MS 20
 
@@ -82,6 +85,10 @@ extern bool ot_commit_id_is_told(void);
 extern void ot_commit_begin_answer(bool waits_for_client, bool has_entry);
 extern bool ot_commit_minds_errors(void);
 extern bool ot_commit_reword(const ErrorData *edata);
+
+/* show_own.c */
+extern void ot_show_own_init(void);
+extern void ot_show_own_later(OtLogIndex index, bool handed_over);
 
 /* verdict.c: those that say are for ereport() and error context callbacks; why is a sentence without its full stop */
 extern void ot_say_unknown(OtTxnId txn);

@@ -104,6 +104,7 @@ const OWN: &[&str] = &[
     "session_settings.c",
     "settings.c",
     "shared_memory.c",
+    "show_own.c",
     "slots.c",
     "sql_worker.c",
     "stop_point.c",
