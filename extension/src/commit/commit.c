@@ -149,30 +149,6 @@ static struct
 	int			security;
 }			committing;
 
-/*
- * The id that this transaction's COMMIT uses.
- *
- *	NONE		it has none yet
- *	DRAWN		it has one, and nobody else knows it
- *	TOLD		the client knows it and may ask, so it must get an outcome
- *	FINAL		the log has decided it
- */
-typedef enum OwnIdState
-{
-	OWN_ID_NONE = 0,
-	OWN_ID_DRAWN,
-	OWN_ID_TOLD,
-	OWN_ID_FINAL
-} OwnIdState;
-
-/* Reset at the transaction's end. */
-static struct
-{
-	OwnIdState	state;
-	OtTxnId		txn;
-	OtLogIndex	base;			/* the applied index when it was told */
-}			own;
-
 /* How many connections to the node were tried. */
 static uint64 nconnections = 0;
 /* The last transaction with a verdict of commit on this connection. */
@@ -245,47 +221,7 @@ commit_reset(void)
 {
 	commit_enter(COMMIT_IDLE);
 	memset(&committing, 0, sizeof(committing));
-	memset(&own, 0, sizeof(own));
-}
-
-/* ---- the transaction's id ---- */
-
-static void
-commit_own_id_enter(OwnIdState next)
-{
-	OT_ASSERT(own.state < next);
-	own.state = next;
-}
-
-OtTxnId
-ot_commit_own_txn(void)
-{
-	if (own.state == OWN_ID_NONE)
-	{
-		own.txn = ot_draw_txn();
-		commit_own_id_enter(OWN_ID_DRAWN);
-	}
-	return own.txn;
-}
-
-/*
- * Returns the id, for the client to remember.  From now on the transaction
- * gets an outcome, whatever happens to it: it becomes an entry even if it
- * changes nothing.  It gets a key with the present applied index as its base,
- * so that it is too old to commit by the time that the log may have forgotten
- * that it was settled.
- */
-OtTxnId
-ot_commit_tell_id(void)
-{
-	ot_write_set_touch();
-	if (own.state != OWN_ID_TOLD)
-		own.base = ot_applied_index();
-	ot_write_set_entry(own.base);
-	(void) ot_commit_own_txn();
-	if (own.state == OWN_ID_DRAWN)
-		commit_own_id_enter(OWN_ID_TOLD);
-	return own.txn;
+	ot_own_id_reset();
 }
 
 /*
@@ -335,14 +271,7 @@ commit_raise_handed_over(const char *why)
 {
 	ot_session_end_later();
 	ereport(ERROR,
-			ot_say_committed(own.txn, committing.index, committing.written.any, why));
-}
-
-/* May somebody ask for the outcome of this transaction by its id? */
-bool
-ot_commit_id_is_told(void)
-{
-	return own.state == OWN_ID_TOLD;
+			ot_say_committed(ot_commit_own_txn(), committing.index, committing.written.any, why));
 }
 
 /* The entry of this session's last transaction that had one. */
@@ -424,7 +353,7 @@ ot_commit_reword(const ErrorData *edata)
 	}
 	if (commit_is_handed_over())
 	{
-		ot_say_handed_over(own.txn, committing.index, committing.kind == OT_ENTRY_PREPARE,
+		ot_say_handed_over(ot_commit_own_txn(), committing.index, committing.kind == OT_ENTRY_PREPARE,
 						   edata->message ? edata->message : "An error came between");
 		return true;
 	}
@@ -433,7 +362,7 @@ ot_commit_reword(const ErrorData *edata)
 	if (edata->sqlerrcode != OT_ERR_OUTCOME_UNKNOWN)
 	{
 		ot_session_end_later();
-		ot_say_committed(own.txn, committing.index, committing.written.any,
+		ot_say_committed(ot_commit_own_txn(), committing.index, committing.written.any,
 							 edata->message ? edata->message : "An error came between");
 	}
 	return true;
@@ -611,7 +540,7 @@ commit_is_rehearsed(void)
 int
 ot_commit_trips(void)
 {
-	if (ot_write_set_is_empty() && own.state != OWN_ID_TOLD)
+	if (ot_write_set_is_empty() && !ot_commit_id_is_told())
 		return 0;
 	return 1 + commit_is_rehearsed() + committing.is_compared + (ot_ack == OT_ACK_APPLIED_EVERYWHERE);
 }
@@ -622,7 +551,7 @@ commit_refused(OtTxnId txn, OtVerdict *verdict, bool is_final)
 {
 	commit_enter(COMMIT_REFUSED);
 	if (is_final)
-		commit_own_id_enter(OWN_ID_FINAL);
+		ot_own_id_is_final();
 	committing.lost_to_prepared = verdict->outcome == OT_OUTCOME_HELD;
 	ot_verdict_raise(txn, verdict);
 }
@@ -694,7 +623,7 @@ commit_decide(void (*wrap) (void), OtVerdict *verdict)
 
 	/* Committed, from here on. */
 	committing.index = verdict->at;
-	commit_own_id_enter(OWN_ID_FINAL);
+	ot_own_id_is_final();
 	ot_cost_decided(verdict);
 	OT_STOP_POINT("verdict-received");
 }
@@ -746,8 +675,7 @@ commit_at_pre_commit(void)
 	committing.everywhere = ot_ack == OT_ACK_APPLIED_EVERYWHERE;
 	commit_wait_while_standing_still();
 	ot_sequence_lock_used();
-	if (own.state == OWN_ID_TOLD)
-		ot_write_set_entry(own.base);
+	ot_own_id_take_key();
 	ot_large_object_capture_cuts();
 	ot_held_locks_take_keys(&committing.written, false);
 	if (ot_prepared_has_done_here())
@@ -764,7 +692,7 @@ commit_at_pre_commit(void)
 	ot_origin_put_own_aside();
 	commit_decide(NULL, &verdict);
 	last_is_done = false;
-	last_txn = own.txn;
+	last_txn = ot_commit_own_txn();
 	last_index = verdict.at;
 	ot_turn_decided(verdict.at, verdict.other);
 	OT_STOP_POINT("turn-waiting");
@@ -865,8 +793,7 @@ commit_at_abort(void)
 {
 	bool		undecided = committing.phase == COMMIT_DECIDING;
 	bool		decided = commit_is_decided();
-	bool		left_open = own.state == OWN_ID_TOLD ||
-		(own.state == OWN_ID_DRAWN && undecided);
+	bool		left_open = ot_own_id_needs_outcome(undecided);
 
 	if (decided && !proc_exit_inprogress)
 		ot_show_own_later(committing.index, false);
@@ -888,7 +815,7 @@ commit_at_abort(void)
 	ot_row_lock_end(false);
 	ot_turn_forget(false);
 	if (left_open)
-		ot_turn_leave_open(own.txn, undecided);
+		ot_turn_leave_open(ot_commit_own_txn(), undecided);
 	commit_reset();
 	ot_ddl_forget_truncated_by_worker();
 	ot_write_set_reset();
@@ -908,12 +835,12 @@ commit_xact_callback(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 			ot_ddl_note_truncated_by_worker();
-			needs_entry = !ot_write_set_is_empty() || own.state == OWN_ID_TOLD || !ot_sequence_note_used();
+			needs_entry = !ot_write_set_is_empty() || ot_commit_id_is_told() || !ot_sequence_note_used();
 			ot_subscription_at_pre_commit(needs_entry);
 			ot_functions_commit_begins(true);
 			ot_check_unseen_writes();
 			ot_check_unseen_notifications();
-			if (ot_write_set_is_empty() && own.state != OWN_ID_TOLD)
+			if (ot_write_set_is_empty() && !ot_commit_id_is_told())
 			{
 				if (likely(!needs_entry))
 					break;
@@ -944,11 +871,11 @@ commit_xact_callback(XactEvent event, void *arg)
 				ereport(ERROR,
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						 errmsg("cannot PREPARE a transaction that has executed LISTEN, UNLISTEN, or NOTIFY")));
-			if (!ot_write_set_is_empty() || own.state == OWN_ID_TOLD || ot_held_locks_need_keys())
+			if (!ot_write_set_is_empty() || ot_commit_id_is_told() || ot_held_locks_need_keys())
 				ereport(ERROR,
 						(errcode(OT_ERR_NOT_REPLICATED),
 						 errmsg("cannot PREPARE a transaction that has used onetrip tables"),
-						 own.state == OWN_ID_TOLD ?
+						 ot_commit_id_is_told() ?
 						 errdetail("Its id was asked for (onetrip.current_transaction_id()), so it must have an outcome of its own.") :
 						 errdetail("PREPARE TRANSACTION was not run as a statement of its own."),
 						 errhint("Use COMMIT; one transaction may span all tables of all regions.")));

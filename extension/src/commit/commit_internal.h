@@ -79,12 +79,18 @@ extern bool ot_commit_lost_to_prepared(void);
 extern OtLogIndex ot_commit_last_entry(void);
 pg_noreturn extern void ot_commit_raise_unknown(OtTxnId txn);
 extern OtAgent *ot_commit_agent(void);
-extern OtTxnId ot_commit_own_txn(void);
-extern OtTxnId ot_commit_tell_id(void);
-extern bool ot_commit_id_is_told(void);
 extern void ot_commit_begin_answer(bool waits_for_client, bool has_entry);
 extern bool ot_commit_minds_errors(void);
 extern bool ot_commit_reword(const ErrorData *edata);
+
+/* own_id.c */
+extern OtTxnId ot_commit_own_txn(void);
+extern OtTxnId ot_commit_tell_id(void);
+extern bool ot_commit_id_is_told(void);
+extern void ot_own_id_take_key(void);
+extern void ot_own_id_is_final(void);
+extern bool ot_own_id_needs_outcome(bool proposed);
+extern void ot_own_id_reset(void);
 
 /* show_own.c */
 extern void ot_show_own_init(void);

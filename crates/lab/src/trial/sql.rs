@@ -75,6 +75,7 @@ const OWN: &[&str] = &[
     "onetrip.c",
     "origin.c",
     "outcome.c",
+    "own_id.c",
     "own_locks.c",
     "own_tables.c",
     "position.c",
