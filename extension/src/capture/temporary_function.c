@@ -45,12 +45,6 @@ typedef struct TemporaryFunctions
 
 static TemporaryFunctions *functions = NULL;
 
-static Size
-temporary_function_size(void)
-{
-	return sizeof(TemporaryFunctions);
-}
-
 static void
 temporary_function_attach_memory(void *memory, bool found)
 {
@@ -63,8 +57,7 @@ temporary_function_attach_memory(void *memory, bool found)
 void
 ot_temporary_function_init(void)
 {
-	static const OtShmemPart part = {"onetrip temporary functions", temporary_function_size,
-	temporary_function_attach_memory};
+	static const OtShmemPart part = {"onetrip temporary functions", sizeof(TemporaryFunctions), temporary_function_attach_memory};
 
 	ot_shmem_add(&part);
 }

@@ -211,12 +211,6 @@ fresh_clock_us(void)
 	return (int64) now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-static Size
-fresh_memory_size(void)
-{
-	return sizeof(LastAsked);
-}
-
 static void
 fresh_attach_memory(void *memory, bool found)
 {
@@ -897,7 +891,7 @@ ot_fresh_process_utility(PlannedStmt *pstmt, const char *query,
 void
 ot_fresh_init(void)
 {
-	static const OtShmemPart part = {"onetrip last asked", fresh_memory_size, fresh_attach_memory};
+	static const OtShmemPart part = {"onetrip last asked", sizeof(LastAsked), fresh_attach_memory};
 
 	ot_shmem_add(&part);
 	prev_object_access = object_access_hook;

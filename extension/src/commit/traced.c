@@ -55,12 +55,6 @@ static Traced *traced = NULL;
 
 PG_FUNCTION_INFO_V1(ot_traced_commits);
 
-static Size
-traced_size(void)
-{
-	return sizeof(Traced);
-}
-
 static void
 traced_attach_memory(void *memory, bool found)
 {
@@ -74,7 +68,7 @@ traced_attach_memory(void *memory, bool found)
 void
 ot_traced_init(void)
 {
-	static const OtShmemPart part = {"onetrip traced commits", traced_size, traced_attach_memory};
+	static const OtShmemPart part = {"onetrip traced commits", sizeof(Traced), traced_attach_memory};
 
 	ot_shmem_add(&part);
 }

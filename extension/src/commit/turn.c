@@ -181,7 +181,7 @@ turn_attach_memory(void *memory, bool found)
 void
 ot_turn_init(void)
 {
-	static const OtShmemPart part = {"onetrip turn", turn_size, turn_attach_memory};
+	static const OtShmemPart part = {"onetrip turn", 0, turn_attach_memory, turn_size};
 
 	ot_shmem_add(&part);
 }

@@ -98,12 +98,6 @@ static bool goes_alone = false;
 
 static const OtDdlLine *ddl_line = NULL;
 
-static Size
-ddl_share_size(void)
-{
-	return sizeof(Shared);
-}
-
 static void
 ddl_share_attach_memory(void *memory, bool found)
 {
@@ -118,7 +112,7 @@ ddl_share_attach_memory(void *memory, bool found)
 void
 ot_ddl_share_init(void)
 {
-	static const OtShmemPart part = {"onetrip shares of the schema lock", ddl_share_size, ddl_share_attach_memory};
+	static const OtShmemPart part = {"onetrip shares of the schema lock", sizeof(Shared), ddl_share_attach_memory};
 
 	ot_shmem_add(&part);
 }

@@ -77,12 +77,6 @@ static int	ntelling = 0;
 
 OtUsedSequences *ot_used_sequences = NULL;
 
-static Size
-sequence_used_size(void)
-{
-	return sizeof(OtUsedSequences);
-}
-
 static void
 sequence_used_attach_memory(void *memory, bool found)
 {
@@ -94,8 +88,7 @@ sequence_used_attach_memory(void *memory, bool found)
 void
 ot_sequence_used_init(void)
 {
-	static const OtShmemPart part = {"onetrip used sequences", sequence_used_size,
-	sequence_used_attach_memory};
+	static const OtShmemPart part = {"onetrip used sequences", sizeof(OtUsedSequences), sequence_used_attach_memory};
 
 	ot_shmem_add(&part);
 }

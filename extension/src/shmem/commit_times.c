@@ -52,12 +52,6 @@ static CommitTimes *times = NULL;
 
 PG_FUNCTION_INFO_V1(ot_count_commits);
 
-static Size
-commit_times_size(void)
-{
-	return sizeof(CommitTimes);
-}
-
 static void
 commit_times_attach_memory(void *memory, bool found)
 {
@@ -73,7 +67,7 @@ commit_times_attach_memory(void *memory, bool found)
 void
 ot_commit_times_init(void)
 {
-	static const OtShmemPart part = {"onetrip commit times", commit_times_size, commit_times_attach_memory};
+	static const OtShmemPart part = {"onetrip commit times", sizeof(CommitTimes), commit_times_attach_memory};
 
 	ot_shmem_add(&part);
 }

@@ -81,12 +81,6 @@ PG_FUNCTION_INFO_V1(ot_recent_conflicts_by_age);
 #define CONFLICT_COLUMNS 9		/* of version 0.1 of the objects */
 PG_FUNCTION_INFO_V1(ot_count_conflicts);
 
-static Size
-conflict_size(void)
-{
-	return sizeof(Conflicts);
-}
-
 static void
 conflict_attach_memory(void *memory, bool found)
 {
@@ -108,7 +102,7 @@ conflict_attach_memory(void *memory, bool found)
 void
 ot_conflict_init(void)
 {
-	static const OtShmemPart part = {"onetrip conflicts", conflict_size, conflict_attach_memory};
+	static const OtShmemPart part = {"onetrip conflicts", sizeof(Conflicts), conflict_attach_memory};
 
 	ot_shmem_add(&part);
 }

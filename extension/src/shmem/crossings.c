@@ -38,12 +38,6 @@ static Crossings *crossings = NULL;
 
 PG_FUNCTION_INFO_V1(ot_count_crossings);
 
-static Size
-crossing_size(void)
-{
-	return sizeof(Crossings);
-}
-
 static void
 crossing_attach_memory(void *memory, bool found)
 {
@@ -55,7 +49,7 @@ crossing_attach_memory(void *memory, bool found)
 void
 ot_crossing_init(void)
 {
-	static const OtShmemPart part = {"onetrip crossings", crossing_size, crossing_attach_memory};
+	static const OtShmemPart part = {"onetrip crossings", sizeof(Crossings), crossing_attach_memory};
 
 	ot_shmem_add(&part);
 }

@@ -63,12 +63,6 @@ static OtLogIndex names_known;
 PG_FUNCTION_INFO_V1(ot_position);
 PG_FUNCTION_INFO_V1(ot_wait_for);
 
-static Size
-position_size(void)
-{
-	return sizeof(OtPositions);
-}
-
 static void
 position_attach_memory(void *memory, bool found)
 {
@@ -95,7 +89,7 @@ position_attach_memory(void *memory, bool found)
 void
 ot_position_init(void)
 {
-	static const OtShmemPart part = {"onetrip positions", position_size, position_attach_memory};
+	static const OtShmemPart part = {"onetrip positions", sizeof(OtPositions), position_attach_memory};
 
 	/* Without any, PostgreSQL does not read them, and says 0 of each. */
 	if (OT_ORIGINS_MAX == 0)

@@ -39,12 +39,6 @@ static RoleCounts *roles = NULL;
 
 PG_FUNCTION_INFO_V1(ot_count_roles);
 
-static Size
-role_counts_size(void)
-{
-	return mul_size(sizeof(RoleCounts), ROLES_MAX);
-}
-
 static void
 role_counts_attach_memory(void *memory, bool found)
 {
@@ -62,7 +56,7 @@ role_counts_attach_memory(void *memory, bool found)
 void
 ot_role_counts_init(void)
 {
-	static const OtShmemPart part = {"onetrip role counts", role_counts_size, role_counts_attach_memory};
+	static const OtShmemPart part = {"onetrip role counts", sizeof(RoleCounts) * ROLES_MAX, role_counts_attach_memory};
 
 	ot_shmem_add(&part);
 }

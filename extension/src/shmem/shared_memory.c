@@ -34,13 +34,19 @@ ot_shmem_add(const OtShmemPart *part)
 	parts[nparts++] = *part;
 }
 
+static Size
+shmem_size_of(const OtShmemPart *part)
+{
+	return part->compute_size != NULL ? part->compute_size() : part->size;
+}
+
 static void
 shmem_request_all(void)
 {
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
 	for (int i = 0; i < nparts; i++)
-		RequestAddinShmemSpace(MAXALIGN(parts[i].size()));
+		RequestAddinShmemSpace(MAXALIGN(shmem_size_of(&parts[i])));
 }
 
 static void
@@ -52,7 +58,7 @@ shmem_start_all(void)
 	for (int i = 0; i < nparts; i++)
 	{
 		bool		found;
-		Size		size = parts[i].size();
+		Size		size = shmem_size_of(&parts[i]);
 		void	   *memory = ShmemInitStruct(parts[i].name, size, &found);
 
 		if (!found)

@@ -43,8 +43,9 @@
 typedef struct OtShmemPart
 {
 	const char *name;
-	Size		(*size) (void);
+	Size		size;
 	void		(*attach) (void *memory, bool found);
+	Size		(*compute_size) (void); /* if it depends on the server's settings */
 } OtShmemPart;
 
 extern void ot_shmem_init(void);

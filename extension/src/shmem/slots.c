@@ -56,7 +56,7 @@ slot_attach_memory(void *memory, bool found)
 void
 ot_slot_init(void)
 {
-	static const OtShmemPart part = {"onetrip slots", slot_size, slot_attach_memory};
+	static const OtShmemPart part = {"onetrip slots", 0, slot_attach_memory, slot_size};
 
 	ot_shmem_add(&part);
 }

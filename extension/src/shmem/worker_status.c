@@ -22,12 +22,6 @@
 
 OtWorkerStatus *ot_worker = NULL;
 
-static Size
-worker_status_size(void)
-{
-	return sizeof(OtWorkerStatus);
-}
-
 static void
 worker_status_attach_memory(void *memory, bool found)
 {
@@ -46,8 +40,7 @@ worker_status_attach_memory(void *memory, bool found)
 void
 ot_worker_init(void)
 {
-	static const OtShmemPart part = {"onetrip worker status", worker_status_size,
-	worker_status_attach_memory};
+	static const OtShmemPart part = {"onetrip worker status", sizeof(OtWorkerStatus), worker_status_attach_memory};
 
 	ot_shmem_add(&part);
 }
