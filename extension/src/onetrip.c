@@ -72,6 +72,7 @@ _PG_init(void)
 	ot_conflict_init();
 	ot_crossing_init();
 	ot_commit_times_init();
+	ot_table_counts_init();
 	ot_role_counts_init();
 	ot_worker_init();
 	ot_temporary_function_init();

@@ -713,7 +713,7 @@ commit_count(void)
 	int64		bytes;
 	int64		rows = ot_write_set_all_rows(&bytes);
 
-	ot_conflict_count_commit(relids, ot_write_set_tables(relids, lengthof(relids)));
+	ot_table_count_commit(relids, ot_write_set_tables(relids, lengthof(relids)));
 	ot_role_count_commit(rows, bytes);
 }
 

@@ -8,10 +8,6 @@
  * it while an error is reported and may hold any LWLock.  Nothing is allocated
  * for it.  A restart of the server empties the ring.
  *
- * Beside it are counters by table: COMMITs that changed its rows, and
- * transactions that lost because of it.  They are found by the table's OID in an
- * array of fixed size; tables that find no place there are not counted.
- *
  * Runs in backends.
  *
  * Copyright 2026 The Onetrip authors
@@ -22,7 +18,6 @@
 #include "shmem/shmem.h"
 
 #include "catalog/pg_authid.h"
-#include "common/hashfn.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
@@ -52,23 +47,11 @@ typedef struct Conflict
 	char		application[NAMEDATALEN];
 } Conflict;
 
-#define TABLES_MAX 1024			/* a power of two */
-/* Places that are looked at for a table. */
-#define PROBES 32
-
-typedef struct TableCounts
-{
-	pg_atomic_uint32 relid;		/* InvalidOid: free; never changed again */
-	pg_atomic_uint64 commits;
-	pg_atomic_uint64 lost[OT_CONFLICT_KINDS];
-} TableCounts;
-
 typedef struct Conflicts
 {
 	slock_t		mutex;
 	uint64		count;			/* since the server started */
 	Conflict	items[CONFLICTS_KEPT];	/* number n is at n % CONFLICTS_KEPT */
-	TableCounts tables[TABLES_MAX];
 } Conflicts;
 
 static Conflicts *conflicts = NULL;
@@ -79,24 +62,13 @@ PG_FUNCTION_INFO_V1(ot_recent_conflicts);
 PG_FUNCTION_INFO_V1(ot_recent_conflicts_by_age);
 
 #define CONFLICT_COLUMNS 9		/* of version 0.1 of the objects */
-PG_FUNCTION_INFO_V1(ot_count_conflicts);
 
 static void
 conflict_attach_memory(void *memory, bool found)
 {
 	conflicts = memory;
-	if (found)
-		return;
-	SpinLockInit(&conflicts->mutex);
-	for (int i = 0; i < TABLES_MAX; i++)
-	{
-		TableCounts *counts = &conflicts->tables[i];
-
-		pg_atomic_init_u32(&counts->relid, InvalidOid);
-		pg_atomic_init_u64(&counts->commits, 0);
-		for (int kind = 0; kind < OT_CONFLICT_KINDS; kind++)
-			pg_atomic_init_u64(&counts->lost[kind], 0);
-	}
+	if (!found)
+		SpinLockInit(&conflicts->mutex);
 }
 
 void
@@ -106,83 +78,6 @@ ot_conflict_init(void)
 
 	ot_shmem_add(&part);
 }
-
-/* ---- by table ---- */
-
-/* NULL: there is no place for it. */
-static TableCounts *
-conflict_counts_of(Oid relid)
-{
-	uint32		at = murmurhash32(relid);
-
-	for (int probe = 0; probe < PROBES; probe++, at++)
-	{
-		TableCounts *counts = &conflicts->tables[at % TABLES_MAX];
-		uint32		there = pg_atomic_read_u32(&counts->relid);
-
-		if (there == InvalidOid &&
-			pg_atomic_compare_exchange_u32(&counts->relid, &there, relid))
-			return counts;
-		if (there == relid)
-			return counts;
-	}
-	return NULL;
-}
-
-/* A COMMIT has changed rows of these tables. */
-void
-ot_conflict_count_commit(const Oid *relids, int n)
-{
-	for (int i = 0; i < n; i++)
-	{
-		TableCounts *counts = conflict_counts_of(relids[i]);
-
-		if (counts != NULL)
-			pg_atomic_fetch_add_u64(&counts->commits, 1);
-	}
-}
-
-static void
-conflict_count_lost(OtConflictKind kind, Oid relid)
-{
-	TableCounts *counts = OidIsValid(relid) ? conflict_counts_of(relid) : NULL;
-
-	if (counts != NULL)
-		pg_atomic_fetch_add_u64(&counts->lost[kind], 1);
-}
-
-/*
- * onetrip.count_conflicts() returns setof record; dropped tables are left out,
- * and elsewhere than in the replicated database all are.
- */
-Datum
-ot_count_conflicts(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-
-	ot_check_running();
-	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; i < TABLES_MAX && ot_in_replicated_database(); i++)
-	{
-		TableCounts *counts = &conflicts->tables[i];
-		Oid			relid = pg_atomic_read_u32(&counts->relid);
-		char	   *name = OidIsValid(relid) ? get_rel_name(relid) : NULL;
-		char	   *schema = name ? get_namespace_name(get_rel_namespace(relid)) : NULL;
-		Datum		values[1 + 1 + OT_CONFLICT_KINDS];
-		bool		nulls[1 + 1 + OT_CONFLICT_KINDS] = {0};
-
-		if (schema == NULL)
-			continue;
-		values[0] = CStringGetTextDatum(psprintf("%s.%s", schema, name));
-		values[1] = Int64GetDatum((int64) pg_atomic_read_u64(&counts->commits));
-		for (int kind = 0; kind < OT_CONFLICT_KINDS; kind++)
-			values[2 + kind] = Int64GetDatum((int64) pg_atomic_read_u64(&counts->lost[kind]));
-		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
-	}
-	return (Datum) 0;
-}
-
-/* ---- one by one ---- */
 
 /*
  * This process' transaction has lost; `table` is the table's name with its
@@ -211,7 +106,7 @@ ot_conflict_note(OtConflictKind kind, Oid relid, const char *table, const OtConf
 	SpinLockAcquire(&conflicts->mutex);
 	conflicts->items[conflicts->count++ % CONFLICTS_KEPT] = conflict;
 	SpinLockRelease(&conflicts->mutex);
-	conflict_count_lost(kind, relid);
+	ot_table_count_lost(kind, relid);
 	ot_role_count_lost();
 	own_last = entry;
 	own_last_kind = kind;

@@ -236,7 +236,6 @@ typedef struct OtConflictKey
 extern void ot_conflict_init(void);
 extern void ot_conflict_note(OtConflictKind kind, Oid relid, const char *table,
 							 const OtConflictKey *key, const char *region, OtLogIndex entry);
-extern void ot_conflict_count_commit(const Oid *relids, int n);
 extern OtLogIndex ot_conflict_own_last(void);
 extern OtConflictKind ot_conflict_own_last_kind(void);
 
@@ -258,6 +257,26 @@ typedef enum OtCrossing
 
 extern void ot_crossing_init(void);
 extern void ot_crossing_note(OtCrossing cause);
+
+/* ---- oid_counts.c ---- */
+
+#define OT_OID_COUNTS_MAX 5
+
+/* What is counted of one object. */
+typedef struct OtOidCounts
+{
+	pg_atomic_uint32 oid;		/* InvalidOid: free; never changed again */
+	pg_atomic_uint64 counts[OT_OID_COUNTS_MAX];
+} OtOidCounts;
+
+extern void ot_oid_counts_init(OtOidCounts *places, int nplaces);
+extern OtOidCounts *ot_oid_counts_of(OtOidCounts *places, int nplaces, Oid oid);
+
+/* ---- table_counts.c ---- */
+
+extern void ot_table_counts_init(void);
+extern void ot_table_count_commit(const Oid *relids, int n);
+extern void ot_table_count_lost(OtConflictKind kind, Oid relid);
 
 /* ---- role_counts.c ---- */
 
