@@ -138,12 +138,6 @@ ot_access_method_check_write(Relation rel)
 	watch.check_row_write(rel);
 }
 
-const TableAmRoutine *
-ot_heap_routine(void)
-{
-	return heap_methods ? heap_methods : GetHeapamTableAmRoutine();
-}
-
 bool
 ot_is_onetrip_table(Relation rel)
 {

@@ -82,7 +82,6 @@ extern bool ot_is_onetrip_table(Relation rel);
 
 extern bool ot_contents_travel(Form_pg_class form);
 extern bool ot_contents_of_travel(Oid relid);
-extern const TableAmRoutine *ot_heap_routine(void);
 
 /* write_set.c */
 /* What an entry is, in the log. */

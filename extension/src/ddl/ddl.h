@@ -34,8 +34,7 @@ typedef struct OtCatalogDigest
 	uint64		sums[2];
 } OtCatalogDigest;
 
-/* How long it is as text; and the byte in front of statements that asks for one. */
-#define OT_CATALOG_DIGEST_LENGTH 32
+/* The byte in front of statements that asks for a digest. */
 #define OT_COMPARE 0xC0
 /* The answer of a region that is busy with entries, if there are no statements. */
 #define OT_COMPARE_BUSY "busy"

@@ -231,8 +231,8 @@ ot_sequence_load(Oid relid, OtSequenceLoaded *seq)
 	return true;
 }
 
-void
-ot_sequence_store_here(Oid relid, OtSequenceHere here)
+static void
+sequence_store_here(Oid relid, OtSequenceHere here)
 {
 	Relation	catalog = table_open(SequenceRelationId, RowExclusiveLock);
 	HeapTuple	tuple = SearchSysCacheCopy1(SEQRELID, ObjectIdGetDatum(relid));
@@ -290,7 +290,7 @@ ot_sequence_adjust(Oid relid, const OtSequence *user)
 	if (ot_sequence_is_short(user, ot_sequence_stride))
 		here.cache = 1;
 	sequence_store_user(relid, user);
-	ot_sequence_store_here(relid, here);
+	sequence_store_here(relid, here);
 	CommandCounterIncrement();
 }
 
@@ -480,7 +480,7 @@ sequence_before_alter(AlterSeqStmt *stmt, Alteration *alteration)
 		OtSequenceHere as_written = {seq.user.start, seq.user.increment,
 		seq.user.minimum, seq.user.maximum, seq.user.cache};
 
-		ot_sequence_store_here(relid, as_written);
+		sequence_store_here(relid, as_written);
 		CommandCounterIncrement();
 	}
 

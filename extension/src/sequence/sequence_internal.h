@@ -92,7 +92,6 @@ extern OtPosition ot_sequence_hand_over(const OtSequence *seq, OtShare share,
 extern bool ot_sequence_is_active(void);
 extern OtShare ot_sequence_own_share(const OtSequence *seq);
 extern bool ot_sequence_load(Oid relid, OtSequenceLoaded *seq);
-extern void ot_sequence_store_here(Oid relid, OtSequenceHere here);
 extern void ot_sequence_adjust(Oid relid, const OtSequence *user);
 extern void ot_sequence_set_position(Oid relid, const OtSequence *seq, OtPosition position);
 
