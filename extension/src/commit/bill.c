@@ -285,18 +285,14 @@ bill_renew_snapshot(ProcessUtilityContext context)
 }
 
 static void
-bill_run(PlannedStmt *pstmt, const char *query, bool read_only_tree,
-			ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *env,
-			DestReceiver *dest, QueryCompletion *completion)
+bill_run(OtUtility *call)
 {
-	ExplainStmt *stmt = (ExplainStmt *) pstmt->utilityStmt;
 	bool		pushed;
 
 	explaining.position.value = 0;
-	stmt = bill_take_option(stmt, &explaining.dist);
-	pushed = explaining.dist && bill_renew_snapshot(context);
-	ot_call_process_utility(prev_process_utility, pstmt, (Node *) stmt, query, read_only_tree,
-							context, params, env, dest, completion);
+	call->node = (Node *) bill_take_option((ExplainStmt *) call->node, &explaining.dist);
+	pushed = explaining.dist && bill_renew_snapshot(call->context);
+	ot_call_process_utility(call);
 	if (pushed)
 		PopActiveSnapshot();
 }
@@ -307,18 +303,19 @@ ot_explain_process_utility(PlannedStmt *pstmt, const char *query,
 						   ParamListInfo params, QueryEnvironment *env,
 						   DestReceiver *dest, QueryCompletion *completion)
 {
+	OtUtility	call = {prev_process_utility, pstmt, pstmt->utilityStmt, query, read_only_tree,
+		context, params, env, dest, completion};
 	bool		outer_dist = explaining.dist;
 	OtLogIndex	outer_position = explaining.position;
 
 	if (likely(!IsA(pstmt->utilityStmt, ExplainStmt)))
 	{
-		ot_call_process_utility(prev_process_utility, pstmt, pstmt->utilityStmt, query,
-								read_only_tree, context, params, env, dest, completion);
+		ot_call_process_utility(&call);
 		return;
 	}
 	PG_TRY();
 	{
-		bill_run(pstmt, query, read_only_tree, context, params, env, dest, completion);
+		bill_run(&call);
 	}
 	PG_FINALLY();
 	{

@@ -80,6 +80,7 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
+#include "ddl/ddl.h"
 #include "shmem/shmem.h"
 
 static object_access_hook_type prev_object_access = NULL;
@@ -868,6 +869,8 @@ ot_fresh_process_utility(PlannedStmt *pstmt, const char *query,
 						 ParamListInfo params, QueryEnvironment *env,
 						 DestReceiver *dest, QueryCompletion *completion)
 {
+	OtUtility	call = {prev_process_utility, pstmt, pstmt->utilityStmt, query, read_only_tree,
+		context, params, env, dest, completion};
 	/* the statement's tree may be gone afterwards: COMMIT in a procedure */
 	bool		sets = fresh_begins_or_sets(pstmt->utilityStmt);
 
@@ -878,12 +881,7 @@ ot_fresh_process_utility(PlannedStmt *pstmt, const char *query,
 		else if (IsA(pstmt->utilityStmt, CallStmt))
 			fresh_before_call((CallStmt *) pstmt->utilityStmt);
 	}
-	if (prev_process_utility)
-		prev_process_utility(pstmt, query, read_only_tree, context, params, env,
-							 dest, completion);
-	else
-		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
-								env, dest, completion);
+	ot_call_process_utility(&call);
 	if (unlikely(fresh_is_wanted()) && sets)
 		fresh_before_first_snapshot(context);
 }

@@ -612,6 +612,9 @@ ot_prepared_process_utility(PlannedStmt *pstmt, const char *query, bool read_onl
 							QueryEnvironment *env, DestReceiver *dest,
 							QueryCompletion *completion)
 {
+	OtUtility	call = {prev_process_utility, pstmt, pstmt->utilityStmt, query, read_only_tree,
+		context, params, env, dest, completion};
+
 	if (unlikely(prepared_is_one(pstmt->utilityStmt)))
 	{
 		bool		done;
@@ -628,10 +631,7 @@ ot_prepared_process_utility(PlannedStmt *pstmt, const char *query, bool read_onl
 		if (done)
 			return;
 	}
-	if (prev_process_utility)
-		prev_process_utility(pstmt, query, read_only_tree, context, params, env, dest, completion);
-	else
-		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, env, dest, completion);
+	ot_call_process_utility(&call);
 }
 
 /*

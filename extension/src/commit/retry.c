@@ -317,9 +317,10 @@ retry_execute(Retry *retry)
 
 	if (query == NULL)
 	{
-		ot_call_process_utility(prev_process_utility, retry->utility, retry->utility->utilityStmt,
-								retry->text, true, PROCESS_UTILITY_TOPLEVEL, retry->params, NULL,
-								retry->dest, retry->completion);
+		OtUtility	call = {prev_process_utility, retry->utility, retry->utility->utilityStmt, retry->text, true,
+			PROCESS_UTILITY_TOPLEVEL, retry->params, NULL, retry->dest, retry->completion};
+
+		ot_call_process_utility(&call);
 		return;
 	}
 	if (query != retry->query)
@@ -532,14 +533,15 @@ ot_retry_process_utility(PlannedStmt *pstmt, const char *query,
 						 ParamListInfo params, QueryEnvironment *env,
 						 DestReceiver *dest, QueryCompletion *completion)
 {
+	OtUtility	call = {prev_process_utility, pstmt, pstmt->utilityStmt, query, read_only_tree,
+		context, params, env, dest, completion};
 	Retry	   *retry;
 
 	if (context != PROCESS_UTILITY_TOPLEVEL || completion == NULL ||
 		IsA(pstmt->utilityStmt, TransactionStmt) || !IsTransactionState() ||
 		!retry_applies_to_utility(pstmt->utilityStmt) || !retry_applies(pstmt))
 	{
-		ot_call_process_utility(prev_process_utility, pstmt, pstmt->utilityStmt, query,
-								read_only_tree, context, params, env, dest, completion);
+		ot_call_process_utility(&call);
 		return;
 	}
 	retry = palloc0(sizeof(Retry));

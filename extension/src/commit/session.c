@@ -53,6 +53,7 @@
 #include "utils/memutils.h"
 #include "utils/timeout.h"
 
+#include "ddl/ddl.h"
 #include "shmem/shmem.h"
 
 /* Far more than it takes to send an answer. */
@@ -222,16 +223,14 @@ ot_session_process_utility(PlannedStmt *pstmt, const char *query,
 						   ParamListInfo params, QueryEnvironment *env,
 						   DestReceiver *dest, QueryCompletion *completion)
 {
+	OtUtility	call = {prev_process_utility, pstmt, pstmt->utilityStmt, query, read_only_tree,
+		context, params, env, dest, completion};
+
 	if (IsA(pstmt->utilityStmt, TransactionStmt))
 		ot_session_watch_errors();
 	else
 		session_begin_statement();
-	if (prev_process_utility)
-		prev_process_utility(pstmt, query, read_only_tree, context, params, env,
-							 dest, completion);
-	else
-		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
-								env, dest, completion);
+	ot_call_process_utility(&call);
 }
 
 void

@@ -896,14 +896,13 @@ ot_subscription_process_utility(PlannedStmt *pstmt, const char *query, bool read
 								QueryEnvironment *env, DestReceiver *dest,
 								QueryCompletion *completion)
 {
+	OtUtility	call = {prev_process_utility, pstmt, pstmt->utilityStmt, query, read_only_tree,
+		context, params, env, dest, completion};
 	Node	   *stmt = pstmt->utilityStmt;
 	Before		before = {0};
 	bool		concerns = subscription_before(stmt, &before);
 
-	if (prev_process_utility)
-		prev_process_utility(pstmt, query, read_only_tree, context, params, env, dest, completion);
-	else
-		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, env, dest, completion);
+	ot_call_process_utility(&call);
 	if (concerns)
 		subscription_after(stmt, &before);
 }

@@ -161,7 +161,6 @@ static needs_fmgr_hook_type prev_needs_fmgr = NULL;
 static fmgr_hook_type prev_fmgr = NULL;
 
 static int	utility_depth = 0;	/* nested utility calls in this process */
-static MemoryContext kept_context = NULL;	/* was ErrorContext, in the innermost one */
 static Recorded *recorded = NULL;	/* the innermost recorded statement */
 static Truncation *truncation = NULL;	/* the innermost statement, if it is a
 										 * TRUNCATE */
@@ -465,66 +464,6 @@ ddl_before_build(Relation index)
 		ot_index_check_build(index);
 }
 
-/*
- * In PostgreSQL 15 xml_is_well_formed() leaves ErrorContext as the current
- * context if the text is not, and the default of a new column is computed without
- * a context of its own.  The statement goes on to allocate there, for instance the
- * context of an event trigger, and the next error that is caught frees all that
- * under its feet.  So what is in ErrorContext then is kept until the end of the
- * transaction, and there is a new one.
- *
- * Called in the hooks that run before any function that might catch an error.
- */
-static void
-ddl_keep_error_context(void)
-{
-	MemoryContext left = ErrorContext;
-
-	if (likely(CurrentMemoryContext != left && left->firstchild == NULL) || TopTransactionContext == NULL)
-		return;
-	ErrorContext = AllocSetContextCreate(TopMemoryContext, "ErrorContext", 8 * 1024, 8 * 1024, 8 * 1024);
-	/* as PostgreSQL makes it */
-	MemoryContextAllowInCriticalSection(ErrorContext, true);
-	MemoryContextSetParent(left, TopTransactionContext);
-	kept_context = left;
-}
-
-/*
- * Calls the previous hook, `prev`, or standard_ProcessUtility(), with `node`
- * in place of the statement's own tree.  Then leaves ErrorContext, if it has
- * become the current one: only a portal switches back to its own.
- */
-void
-ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
-						Node *node, const char *query, bool read_only_tree,
-						ProcessUtilityContext context, ParamListInfo params,
-						QueryEnvironment *env, DestReceiver *dest,
-						QueryCompletion *completion)
-{
-	MemoryContext context_before = CurrentMemoryContext;
-	MemoryContext outer_kept = kept_context;
-
-	if (node != pstmt->utilityStmt)
-	{
-		PlannedStmt *copy = makeNode(PlannedStmt);
-
-		*copy = *pstmt;
-		copy->utilityStmt = node;
-		pstmt = copy;
-		read_only_tree = false;
-	}
-	kept_context = NULL;
-	if (prev)
-		prev(pstmt, query, read_only_tree, context, params, env, dest, completion);
-	else
-		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
-								env, dest, completion);
-	/* other changes are intended: VACUUM ends transactions */
-	if (CurrentMemoryContext == ErrorContext || CurrentMemoryContext == kept_context)
-		MemoryContextSwitchTo(context_before);
-	kept_context = outer_kept;
-}
-
 static bool
 ddl_makes_type(Node *stmt)
 {
@@ -604,17 +543,14 @@ ddl_define_index(IndexStmt *stmt, const char *query)
  * check may refuse that.
  */
 static void
-ddl_run_with_verifier(PlannedStmt *pstmt, Node *node, const char *query, bool read_only_tree,
-					  ProcessUtilityContext context, ParamListInfo params,
-					  QueryEnvironment *env, DestReceiver *dest, QueryCompletion *completion)
+ddl_run_with_verifier(const OtUtility *call)
 {
 	check_password_hook_type check_password = check_password_hook;
 
 	check_password_hook = NULL;
 	PG_TRY();
 	{
-		ot_call_process_utility(prev_process_utility, pstmt, node, query, read_only_tree, context, params,
-								env, dest, completion);
+		ot_call_process_utility(call);
 	}
 	PG_FINALLY();
 	{
@@ -629,12 +565,10 @@ ddl_run_with_verifier(PlannedStmt *pstmt, Node *node, const char *query, bool re
  * CREATE TABLE AS, no TRUNCATE or not about temporary objects, respectively.
  */
 static void
-ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs *running,
-				  Truncation *truncating, List **made, const char *query, bool read_only_tree,
-				  ProcessUtilityContext context, ParamListInfo params,
-				  QueryEnvironment *env, DestReceiver *dest,
-				  QueryCompletion *completion)
+ddl_run_statement(const OtUtility *call, Recorded *statement, CreateAs *running,
+				  Truncation *truncating, List **made)
 {
+	Node	   *node = call->node;
 	CreateAs   *outer_create_as = create_as;
 	int			outer_depth = utility_depth;
 	Recorded   *outer_recorded = recorded;
@@ -654,7 +588,7 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 		importing = IsA(node, ImportForeignSchemaStmt) && ot_capturing();
 		reindexing = IsA(node, ReindexStmt);
 		truncation = truncating;
-		if (context != PROCESS_UTILITY_SUBCOMMAND)
+		if (call->context != PROCESS_UTILITY_SUBCOMMAND)
 			made_here = made;
 		if (statement)
 		{
@@ -669,13 +603,11 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 		}
 
 		if (statement && ot_index_is_job(node))
-			statement->index = ddl_define_index((IndexStmt *) node, query);
+			statement->index = ddl_define_index((IndexStmt *) node, call->query);
 		else if (statement && statement->password_checked)
-			ddl_run_with_verifier(pstmt, node, query, read_only_tree, context, params, env, dest, completion);
+			ddl_run_with_verifier(call);
 		else
-			ot_call_process_utility(prev_process_utility, pstmt, node, query,
-									read_only_tree, context, params,
-									env, dest, completion);
+			ot_call_process_utility(call);
 		ddl_note_results(node, statement, running);
 	}
 	PG_FINALLY();
@@ -733,19 +665,17 @@ ddl_check_function_of_index(Node *stmt)
  * captured.
  */
 static void
-ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
-					 ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *env,
-					 DestReceiver *dest, QueryCompletion *completion)
+ddl_replay_statement(OtUtility *call)
 {
 	int			outer_depth = utility_depth;
 	List	   *access_methods = NIL;
 	Node	   *node = IsTransactionState() ?
-		ot_ddl_choose_access_method(pstmt->utilityStmt, &access_methods) : pstmt->utilityStmt;
+		ot_ddl_choose_access_method(call->node, &access_methods) : call->node;
 	/* the entry's own statement, and none of a function or a script */
 	bool		of_entry = replaying && entry_comes;
 
 	entry_comes = false;
-	if (replaying && !of_entry && context != PROCESS_UTILITY_SUBCOMMAND &&
+	if (replaying && !of_entry && call->context != PROCESS_UTILITY_SUBCOMMAND &&
 		!creating_extension && (GetCommandLogLevel(node) == LOGSTMT_DDL || IsA(node, ReindexStmt)))
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
@@ -763,7 +693,7 @@ ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	{
 		utility_depth++;
 		if (of_entry && ot_index_is_job(node))
-			(void) ot_index_define((IndexStmt *) node, query);
+			(void) ot_index_define((IndexStmt *) node, call->query);
 		else if (of_entry && IsA(node, ReindexStmt))
 		{
 			if (ot_reindex_is_concurrent((ReindexStmt *) node))
@@ -779,10 +709,10 @@ ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 
 			if (finalizes)
 				ot_detach_push_snapshot();
-			ot_call_process_utility(prev_process_utility, pstmt, node, query,
-									read_only_tree,
-									replaying ? PROCESS_UTILITY_SUBCOMMAND : context,
-									params, env, dest, completion);
+			call->node = node;
+			if (replaying)
+				call->context = PROCESS_UTILITY_SUBCOMMAND;
+			ot_call_process_utility(call);
 			if (finalizes)
 				PopActiveSnapshot();
 		}
@@ -794,27 +724,16 @@ ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	PG_END_TRY();
 }
 
-/* Of a statement that consists of two. */
-typedef struct Call
-{
-	ProcessUtilityContext context;
-	ParamListInfo params;
-	QueryEnvironment *env;
-	DestReceiver *dest;
-	QueryCompletion *completion;
-} Call;
-
 /* Runs a statement of ours, as if the client had sent it next. */
 static void
-ddl_run_second(const char *text, void *context)
+ddl_run_second(const char *text, const OtUtility *first)
 {
-	Call	   *call = context;
 	PlannedStmt *pstmt = makeNode(PlannedStmt);
 
 	pstmt->commandType = CMD_UTILITY;
 	pstmt->canSetTag = true;
 	pstmt->utilityStmt = linitial_node(RawStmt, pg_parse_query(text))->stmt;
-	ot_ddl_process_utility(pstmt, text, false, call->context, call->params, call->env, call->dest, call->completion);
+	ot_ddl_process_utility(pstmt, text, false, first->context, first->params, first->env, first->dest, first->completion);
 }
 
 static void
@@ -823,7 +742,9 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 					   ParamListInfo params, QueryEnvironment *env,
 					   DestReceiver *dest, QueryCompletion *completion)
 {
-	Node	   *node = pstmt->utilityStmt;
+	OtUtility	call = {prev_process_utility, pstmt, pstmt->utilityStmt, query, read_only_tree,
+		context, params, env, dest, completion};
+	Node	   *node = call.node;
 	OtStatementKind kind = OT_STATEMENT_LOCAL;
 	CreateAs	new_table = {NULL};
 	Truncation	emptied = {NIL};
@@ -833,12 +754,11 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	bool		is_temporary = false;
 	List	   *made = NIL;
 	uint64		catalog_rows = 0;
-	Call		call = {context, params, env, dest, completion};
 
 	ddl_check_function_of_index(node);
 	if (ot_is_apply_worker)
 	{
-		ddl_replay_statement(pstmt, query, read_only_tree, context, params, env, dest, completion);
+		ddl_replay_statement(&call);
 		return;
 	}
 	ot_own_tables_check_statement(node);
@@ -857,9 +777,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	if (IsA(node, TransactionStmt) || !IsTransactionState() ||
 		!ot_preloaded || !IsUnderPostmaster)
 	{
-		ot_call_process_utility(prev_process_utility, pstmt, node, query,
-								read_only_tree, context, params,
-								env, dest, completion);
+		ot_call_process_utility(&call);
 		return;
 	}
 
@@ -870,7 +788,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	{
 		if (IsA(node, ReindexStmt) && ot_reindex_run((ReindexStmt *) node, context))
 			return;
-		if (ot_detach_run(node, context, ddl_run_second, &call))
+		if (ot_detach_run(&call, ddl_run_second))
 			return;
 		ot_detach_before_finalize(node);
 		ot_index_wait_politely(node, context);
@@ -908,11 +826,11 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		ot_ddl_check_like(node);
 	if (kind == OT_STATEMENT_TRUNCATE || kind == OT_STATEMENT_REFRESH)
 		catalog_rows = ot_unseen_catalog_rows();
-	ddl_run_statement(pstmt, node, statement.stmt ? &statement : NULL,
+	call.node = node;
+	ddl_run_statement(&call, statement.stmt ? &statement : NULL,
 					  makes ? &new_table : NULL,
 					  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL,
-					  is_temporary ? &made : NULL,
-					  query, read_only_tree, context, params, env, dest, completion);
+					  is_temporary ? &made : NULL);
 	if (kind == OT_STATEMENT_REFRESH || emptied.all_travel)
 		ot_unseen_catalog_rows_travel(catalog_rows);
 	if (IsA(node, LockStmt))
@@ -995,7 +913,7 @@ static void
 ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 					 int sub_id, void *arg)
 {
-	ddl_keep_error_context();
+	ot_ddl_keep_error_context();
 	/* the session's temporary objects are dropped after FATAL, where no PG_FINALLY has run */
 	if (proc_exit_inprogress)
 	{
@@ -1102,7 +1020,7 @@ ddl_is_for_event_trigger(Oid function)
 static bool
 ot_ddl_needs_fmgr_hook(Oid function)
 {
-	ddl_keep_error_context();
+	ot_ddl_keep_error_context();
 	if (prev_needs_fmgr && prev_needs_fmgr(function))
 		return true;
 	return unlikely(recorded != NULL) && ddl_is_for_event_trigger(function);

@@ -18,11 +18,24 @@
 /* ddl.c */
 extern void ot_ddl_init(void);
 extern void ot_ddl_check_function(const char *what);
-extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
-									Node *node, const char *query, bool read_only_tree,
-									ProcessUtilityContext context, ParamListInfo params,
-									QueryEnvironment *env, DestReceiver *dest,
-									QueryCompletion *completion);
+
+/* ddl_call.c */
+/* What a ProcessUtility hook of ours was called with, and how it goes on. */
+typedef struct OtUtility
+{
+	ProcessUtility_hook_type prev;	/* is called next; NULL: standard_ProcessUtility() */
+	PlannedStmt *pstmt;
+	Node	   *node;			/* is run in place of pstmt's own tree, which it may be */
+	const char *query;
+	bool		read_only_tree; /* of pstmt's own */
+	ProcessUtilityContext context;
+	ParamListInfo params;
+	QueryEnvironment *env;
+	DestReceiver *dest;
+	QueryCompletion *completion;
+} OtUtility;
+
+extern void ot_call_process_utility(const OtUtility *call);
 
 /* ddl_apply.c */
 extern void ot_ddl_apply_statement(OtReader *r);	/* r is past the op byte 'S' */

@@ -84,7 +84,7 @@ typedef struct Detaching
 	char	   *parent_name;
 	char	   *partition_name;
 	OtDetachSecond run;			/* the second entry */
-	void	   *context;
+	const OtUtility *call;		/* the statement */
 	char	   *text;			/* what was run last */
 } Detaching;
 
@@ -453,7 +453,7 @@ detach_second(Detaching *detaching, void *what)
 	in_second = true;
 	PG_TRY();
 	{
-		detaching->run(detaching->text, detaching->context);
+		detaching->run(detaching->text, detaching->call);
 	}
 	PG_FINALLY();
 	{
@@ -650,11 +650,13 @@ ot_detach_launcher_is(void (*launch) (void))
 
 /*
  * Carries out DETACH PARTITION CONCURRENTLY, or FINALIZE.  false: the statement is to
- * run as any other.  `run` runs a statement as if the client had sent it.
+ * run as any other.
  */
 bool
-ot_detach_run(Node *stmt, ProcessUtilityContext context, OtDetachSecond run, void *run_context)
+ot_detach_run(const OtUtility *call, OtDetachSecond run)
 {
+	Node	   *stmt = call->node;
+	ProcessUtilityContext context = call->context;
 	bool		begins = ot_detach_concurrently_of(stmt) != NULL;
 	Detaching  *detaching;
 	MemoryContext old = CurrentMemoryContext;
@@ -682,7 +684,7 @@ ot_detach_run(Node *stmt, ProcessUtilityContext context, OtDetachSecond run, voi
 	detaching->parent_name = pstrdup(names[0]);
 	detaching->partition_name = pstrdup(names[1]);
 	detaching->run = run;
-	detaching->context = run_context;
+	detaching->call = call;
 	MemoryContextSwitchTo(old);
 	if (!begins)
 		return detach_finalize(detaching, context);

@@ -50,6 +50,9 @@ extern void ot_ddl_entry_comes(void);
 extern bool ot_ddl_has_table_key(char relkind);
 extern void ot_ddl_take_relation_key(Oid relid);
 
+/* ddl_call.c; more of it is in ddl.h */
+extern void ot_ddl_keep_error_context(void);
+
 /* ddl_share.c; more of it is in ddl.h */
 extern void ot_ddl_share_init(void);
 extern void ot_ddl_stand_in_line(void);
@@ -157,12 +160,13 @@ extern bool ot_ddl_finds_order(Node *stmt);
 extern void ot_ddl_order_foreign_keys(Node *stmt);
 
 /* ddl_detach.c; more of it is in ddl.h */
-typedef void (*OtDetachSecond) (const char *text, void *context);
+/* runs a statement as if the client had sent it after `first` */
+typedef void (*OtDetachSecond) (const char *text, const OtUtility *first);
 
 extern PartitionCmd *ot_detach_concurrently_of(Node *stmt);
 extern bool ot_detach_is_finalize(Node *stmt);
 extern void ot_detach_check(Oid parent);
-extern bool ot_detach_run(Node *stmt, ProcessUtilityContext context, OtDetachSecond run, void *run_context);
+extern bool ot_detach_run(const OtUtility *call, OtDetachSecond run);
 extern void ot_detach_before_finalize(Node *stmt);
 extern bool ot_detach_under_lock(Node *stmt);
 extern bool ot_detach_apply(const char *text);

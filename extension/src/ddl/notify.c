@@ -109,14 +109,15 @@ ot_notify_process_utility(PlannedStmt *pstmt, const char *query, bool read_only_
 						  ProcessUtilityContext context, ParamListInfo params,
 						  QueryEnvironment *env, DestReceiver *dest, QueryCompletion *completion)
 {
+	OtUtility	call = {prev_process_utility, pstmt, pstmt->utilityStmt, query, read_only_tree,
+		context, params, env, dest, completion};
 	Node	   *node = pstmt->utilityStmt;
 	/* that of a CALL with parameters may be gone once it has ended a transaction */
 	NodeTag		tag = nodeTag(node);
 
 	if (tag == T_NotifyStmt && notify_is_left_out())
 		return;
-	ot_call_process_utility(prev_process_utility, pstmt, node, query, read_only_tree, context,
-							params, env, dest, completion);
+	ot_call_process_utility(&call);
 	switch (tag)
 	{
 		case T_NotifyStmt:

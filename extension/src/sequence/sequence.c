@@ -553,11 +553,7 @@ sequence_after_alter(const Alteration *alteration)
 
 /* Runs the statement; *new_sequence is the one that CREATE SEQUENCE makes. */
 static void
-sequence_run_statement(PlannedStmt *pstmt, Node *node, Oid *new_sequence, List *sources,
-					   const char *query, bool read_only_tree,
-					   ProcessUtilityContext context, ParamListInfo params,
-					   QueryEnvironment *env, DestReceiver *dest,
-					   QueryCompletion *completion)
+sequence_run_statement(const OtUtility *call, Oid *new_sequence, List *sources)
 {
 	Oid		   *outer_created = created_sequence;
 	List	   *outer_sources = like_sources;
@@ -565,12 +561,10 @@ sequence_run_statement(PlannedStmt *pstmt, Node *node, Oid *new_sequence, List *
 	PG_TRY();
 	{
 		/* what an event trigger makes meanwhile is not this statement's */
-		created_sequence = IsA(node, CreateSeqStmt) ? new_sequence : NULL;
-		if (IsA(node, CreateStmt))
+		created_sequence = IsA(call->node, CreateSeqStmt) ? new_sequence : NULL;
+		if (IsA(call->node, CreateStmt))
 			like_sources = sources;
-		ot_call_process_utility(prev_process_utility, pstmt, node, query,
-								read_only_tree, context, params,
-								env, dest, completion);
+		ot_call_process_utility(call);
 	}
 	PG_FINALLY();
 	{
@@ -586,6 +580,8 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
 							ParamListInfo params, QueryEnvironment *env,
 							DestReceiver *dest, QueryCompletion *completion)
 {
+	OtUtility	call = {prev_process_utility, pstmt, pstmt->utilityStmt, query, read_only_tree,
+		context, params, env, dest, completion};
 	Node	   *node = pstmt->utilityStmt;
 	Oid			new_sequence = InvalidOid;
 	List	   *sources = NIL;
@@ -595,21 +591,18 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
 		  created_sequence != NULL) ||
 		!ot_sequence_is_active())
 	{
-		ot_call_process_utility(prev_process_utility, pstmt, node, query,
-								read_only_tree, context, params,
-								env, dest, completion);
+		ot_call_process_utility(&call);
 		return;
 	}
 
 	if (IsA(node, CreateSeqStmt))
-		node = sequence_undo_like((CreateSeqStmt *) node);
+		call.node = sequence_undo_like((CreateSeqStmt *) node);
 	else if (IsA(node, AlterSeqStmt))
-		node = sequence_before_alter((AlterSeqStmt *) node, &alteration);
+		call.node = sequence_before_alter((AlterSeqStmt *) node, &alteration);
 	else if (IsA(node, CreateStmt))
 		sources = sequence_find_like_sources((CreateStmt *) node);
 
-	sequence_run_statement(pstmt, node, &new_sequence, sources, query, read_only_tree,
-						   context, params, env, dest, completion);
+	sequence_run_statement(&call, &new_sequence, sources);
 
 	if (OidIsValid(new_sequence))
 		sequence_after_create(new_sequence);

@@ -32,6 +32,7 @@ const OWN: &[&str] = &[
     "ddl.c",
     "ddl_apply.c",
     "ddl_bounds.c",
+    "ddl_call.c",
     "ddl_check.c",
     "ddl_child.c",
     "ddl_classify.c",
