@@ -63,7 +63,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "ddl/ddl_internal.h"
+#include "ddl/ddl_running.h"
 
 #include "access/htup_details.h"
 #include "access/relation.h"
@@ -103,54 +103,13 @@
 #include "capture/capture.h"
 #include "shmem/shmem.h"
 
-/* A recorded statement under way. */
-typedef struct Recorded
-{
-	Node	   *stmt;
-	char	   *text;			/* as recorded; NULL if it was not */
-	CommandId	begun;			/* command id before it has changed anything */
-	bool		results;		/* its results travel: its functions are not
-								 * called again */
-	List	   *filled;			/* tables that an extension's script wrote to */
-	Oid			fills;			/* the table whose rows travel; InvalidOid: none */
-	bool		fills_children; /* and those of its children */
-	List	   *emptied;		/* those that other regions have emptied before */
-	List	   *access_methods; /* where in the tree they are, if the statement
-								 * did not name them */
-	Oid			index;			/* that CREATE INDEX CONCURRENTLY has made */
-	List	   *functions;		/* that it has made */
-	List	   *relations;		/* likewise */
-	bool		password_checked;	/* a password, before it became a verifier */
-} Recorded;
-
-/* A TRUNCATE under way. */
-typedef struct Truncation
-{
-	List	   *relids;
-	uint8		flags;
-	bool		told;			/* has been recorded */
-	bool		all_travel;		/* the rows of all of them travel */
-} Truncation;
-
-/* A CREATE TABLE AS under way. */
-typedef struct CreateAs
-{
-	IntoClause *into;
-	int			depth;			/* of nested utility calls, where it runs */
-	Oid			relid;			/* the relation it makes, once that exists */
-	bool		matview;		/* a materialized view, whose statement is
-								 * recorded as it was written */
-} CreateAs;
-
 /*
- * Static state that is set aside while the function of an event trigger runs,
- * which is not part of the statement.
+ * What is set aside while the function of an event trigger runs, which is not part
+ * of the statement.
  */
 typedef struct Outside
 {
-	Recorded   *recorded;
-	Truncation *truncation;
-	CreateAs   *create_as;
+	OtDdlNow	now;
 	bool		in_event_trigger;
 	bool		note_again;
 } Outside;
@@ -160,22 +119,7 @@ static object_access_hook_type prev_object_access = NULL;
 static needs_fmgr_hook_type prev_needs_fmgr = NULL;
 static fmgr_hook_type prev_fmgr = NULL;
 
-static int	utility_depth = 0;	/* nested utility calls in this process */
-static Recorded *recorded = NULL;	/* the innermost recorded statement */
-static Truncation *truncation = NULL;	/* the innermost statement, if it is a
-										 * TRUNCATE */
-static bool renaming = false;	/* the innermost statement renames or moves an
-								 * object */
-static bool creating = false;	/* ... or makes a type: PostgreSQL renames an
-								 * array type that has the new type's name */
-static CreateAs *create_as = NULL;
-static List **made_here = NULL; /* what the innermost statement has made, if it
-								 * is about temporary objects */
-static bool importing = false;	/* the innermost statement is IMPORT FOREIGN
-								 * SCHEMA, whose sub-commands are recorded */
-static bool reindexing = false;	/* ... or REINDEX */
-static List *refilled = NIL;	/* tables that other regions have emptied, and
-								 * whose rows have not been captured again */
+OtDdlNow	ot_ddl_now;
 static bool replaying = false;	/* the apply worker runs a statement, as
 								 * opposed to applying rows */
 static bool entry_comes = false;	/* the next statement is the entry's own */
@@ -226,7 +170,7 @@ ot_ddl_take_relation_key(Oid relid)
  * was computed, or a query was analyzed again.
  */
 static Node *
-ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, Recorded *noted)
+ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, OtRecorded *noted)
 {
 	int			offset;
 	char	   *text = ot_ddl_statement_text(pstmt, query, &offset);
@@ -239,7 +183,7 @@ ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, Recorded
 		noted->password_checked = stmt != given;
 		ot_ddl_check_text(text, stmt);
 	}
-	if (importing && IsA(stmt, CreateForeignTableStmt))
+	if (ot_ddl_now.imports && IsA(stmt, CreateForeignTableStmt))
 		ot_ddl_name_schema((CreateForeignTableStmt *) stmt, &text);
 	else
 		stmt = ot_ddl_write_like(stmt, &text, offset);
@@ -266,7 +210,7 @@ static void
 ddl_record_create_as(Oid relid)
 {
 	Relation	rel = relation_open(relid, NoLock);
-	char	   *text = ot_ddl_create_table_text(rel, create_as->into);
+	char	   *text = ot_ddl_create_table_text(rel, ot_ddl_now.create_as->into);
 
 	relation_close(rel, NoLock);
 	ot_write_set_statement(text, false);
@@ -284,12 +228,12 @@ void
 ot_ddl_check_function(const char *what)
 {
 	/* the script of an extension does the same in every region */
-	if (likely(recorded == NULL) || recorded->results || creating_extension)
+	if (likely(ot_ddl_now.recorded == NULL) || ot_ddl_now.recorded->results || creating_extension)
 		return;
 	ereport(ERROR,
 			(errcode(OT_ERR_NOT_REPLICATED),
 			 errmsg("cannot %s in a function that %s calls", what,
-					GetCommandTagName(CreateCommandTag(recorded->stmt))),
+					GetCommandTagName(CreateCommandTag(ot_ddl_now.recorded->stmt))),
 			 errdetail("The statement runs in every region, and what the function does would be done in each of them."),
 			 errhint("Let the function only compute a value, and change the rows in a separate statement.")));
 }
@@ -299,14 +243,14 @@ static void
 ddl_check_row_write(Relation rel)
 {
 	ot_ddl_note_truncated_by_worker();
-	if (unlikely(refilled != NIL) && list_member_oid(refilled, RelationGetRelid(rel)))
+	if (unlikely(ot_ddl_now.filling != NIL) && list_member_oid(ot_ddl_now.filling, RelationGetRelid(rel)))
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
 				 errmsg("cannot change rows of table \"%s\" in an event trigger of the statement that fills it",
 						RelationGetRelationName(rel)),
 				 errdetail("All rows of the table travel once the statement is over."),
 				 errhint("Change the rows in a separate statement.")));
-	if (unlikely(recorded != NULL) && !recorded->results)
+	if (unlikely(ot_ddl_now.recorded != NULL) && !ot_ddl_now.recorded->results)
 		ot_ddl_check_function(psprintf("change rows of table \"%s\"",
 									   RelationGetRelationName(rel)));
 	if (unlikely(replaying) && !creating_extension)
@@ -328,13 +272,8 @@ ddl_script_writes(Relation rel)
 	Oid			relid = OT_FILLS_FOR_REWRITE(rel) ? rel->rd_rel->relrewrite :
 		RelationGetRelid(rel);
 
-	if (recorded != NULL && !list_member_oid(recorded->filled, relid))
-	{
-		MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
-
-		recorded->filled = lappend_oid(recorded->filled, relid);
-		MemoryContextSwitchTo(old);
-	}
+	if (ot_ddl_now.recorded != NULL)
+		ot_ddl_note_oid(&ot_ddl_now.recorded->filled, relid);
 }
 
 /*
@@ -342,7 +281,7 @@ ddl_script_writes(Relation rel)
  * it becomes a key at COMMIT.
  */
 static void
-ddl_note_filled(Recorded *statement)
+ddl_note_filled(OtRecorded *statement)
 {
 	ListCell   *lc;
 
@@ -363,7 +302,7 @@ ddl_note_filled(Recorded *statement)
  * region, and therefore is to find no rows in the other regions.
  */
 static void
-ddl_empty_first(Recorded *statement)
+ddl_empty_first(OtRecorded *statement)
 {
 	ListCell   *lc;
 
@@ -376,7 +315,7 @@ ddl_empty_first(Recorded *statement)
  * gone: an event trigger can do that.
  */
 static void
-ddl_note_refilled(Recorded *statement)
+ddl_note_refilled(OtRecorded *statement)
 {
 	List	   *relids;
 	ListCell   *lc;
@@ -411,9 +350,9 @@ ddl_note_truncated(void)
 	List	   *travelling = NIL;
 	ListCell   *lc;
 
-	truncation->told = true;
-	truncation->all_travel = true;
-	foreach(lc, truncation->relids)
+	ot_ddl_now.truncation->told = true;
+	ot_ddl_now.truncation->all_travel = true;
+	foreach(lc, ot_ddl_now.truncation->relids)
 	{
 		LOCKTAG		tag;
 
@@ -424,12 +363,12 @@ ddl_note_truncated(void)
 		if (ot_contents_of_travel(lfirst_oid(lc)))
 			travelling = lappend_oid(travelling, lfirst_oid(lc));
 		else
-			truncation->all_travel = false;
+			ot_ddl_now.truncation->all_travel = false;
 	}
 	if (travelling != NIL)
 		ddl_check_may_travel("TRUNCATE TABLE");
 	foreach(lc, travelling)
-		ot_contents_emptied(lfirst_oid(lc), truncation->flags |
+		ot_contents_emptied(lfirst_oid(lc), ot_ddl_now.truncation->flags |
 							(lfirst_oid(lc) == llast_oid(travelling) ? OT_EMPTIED_LAST : 0));
 }
 
@@ -440,17 +379,17 @@ ddl_note_truncated(void)
 static void
 ddl_before_file(Relation rel)
 {
-	if (truncation != NULL && list_member_oid(truncation->relids, RelationGetRelid(rel)))
+	if (ot_ddl_now.truncation != NULL && list_member_oid(ot_ddl_now.truncation->relids, RelationGetRelid(rel)))
 	{
-		if (!truncation->told)
+		if (!ot_ddl_now.truncation->told)
 			ddl_note_truncated();
 	}
 	else if (IsLogicalWorker())
 	{
-		if (utility_depth == 0)
+		if (ot_ddl_now.depth == 0)
 			ot_ddl_truncates_by_worker(rel);
 	}
-	else if (recorded == NULL && rel->rd_createSubid == InvalidSubTransactionId && ot_capturing() &&
+	else if (ot_ddl_now.recorded == NULL && rel->rd_createSubid == InvalidSubTransactionId && ot_capturing() &&
 			 ot_contents_travel(rel->rd_rel))
 		ot_ddl_refuse("TRUNCATE by C code without a statement",
 					  "Let the code run TRUNCATE, as a statement.");
@@ -460,7 +399,7 @@ ddl_before_file(Relation rel)
 static void
 ddl_before_build(Relation index)
 {
-	if (reindexing || recorded != NULL)
+	if (ot_ddl_now.reindexes || ot_ddl_now.recorded != NULL)
 		ot_index_check_build(index);
 }
 
@@ -487,7 +426,7 @@ ddl_makes_type(Node *stmt)
 
 /* Captures results that travel, once the statement has run. */
 static void
-ddl_note_results(Node *node, Recorded *statement, CreateAs *running)
+ddl_note_results(Node *node, OtRecorded *statement, OtCreateAs *running)
 {
 	if (IsA(node, RefreshMatViewStmt) && ot_in_replicated_database())
 	{
@@ -504,7 +443,7 @@ ddl_note_results(Node *node, Recorded *statement, CreateAs *running)
 		if (get_rel_relkind(running->relid) == RELKIND_MATVIEW)
 			ot_contents_note_matview(running->relid, false);
 	}
-	if (truncation && !truncation->told)
+	if (ot_ddl_now.truncation && !ot_ddl_now.truncation->told)
 		ddl_note_truncated();
 	if (statement && OidIsValid(statement->fills))
 		ddl_note_refilled(statement);
@@ -565,41 +504,32 @@ ddl_run_with_verifier(const OtUtility *call)
  * CREATE TABLE AS, no TRUNCATE or not about temporary objects, respectively.
  */
 static void
-ddl_run_statement(const OtUtility *call, Recorded *statement, CreateAs *running,
-				  Truncation *truncating, List **made)
+ddl_run_statement(const OtUtility *call, OtRecorded *statement, OtCreateAs *running,
+				  OtTruncation *truncating, List **made)
 {
 	Node	   *node = call->node;
-	CreateAs   *outer_create_as = create_as;
-	int			outer_depth = utility_depth;
-	Recorded   *outer_recorded = recorded;
-	Truncation *outer_truncation = truncation;
-	bool		outer_renaming = renaming;
-	bool		outer_creating = creating;
-	bool		outer_importing = importing;
-	bool		outer_reindexing = reindexing;
-	List	   *outer_refilled = refilled;
-	List	  **outer_made_here = made_here;
+	OtDdlNow	outer = ot_ddl_now;
 
 	PG_TRY();
 	{
-		utility_depth++;
-		renaming = IsA(node, RenameStmt) || IsA(node, AlterObjectSchemaStmt);
-		creating = ddl_makes_type(node);
-		importing = IsA(node, ImportForeignSchemaStmt) && ot_capturing();
-		reindexing = IsA(node, ReindexStmt);
-		truncation = truncating;
+		ot_ddl_now.depth++;
+		ot_ddl_now.renames = IsA(node, RenameStmt) || IsA(node, AlterObjectSchemaStmt);
+		ot_ddl_now.makes_type = ddl_makes_type(node);
+		ot_ddl_now.imports = IsA(node, ImportForeignSchemaStmt) && ot_capturing();
+		ot_ddl_now.reindexes = IsA(node, ReindexStmt);
+		ot_ddl_now.truncation = truncating;
 		if (call->context != PROCESS_UTILITY_SUBCOMMAND)
-			made_here = made;
+			ot_ddl_now.made = made;
 		if (statement)
 		{
 			statement->begun = GetCurrentCommandId(false);
-			recorded = statement;
-			refilled = list_concat_copy(outer_refilled, statement->emptied);
+			ot_ddl_now.recorded = statement;
+			ot_ddl_now.filling = list_concat_copy(outer.filling, statement->emptied);
 		}
 		if (running)
 		{
-			running->depth = utility_depth;
-			create_as = running;
+			running->depth = ot_ddl_now.depth;
+			ot_ddl_now.create_as = running;
 		}
 
 		if (statement && ot_index_is_job(node))
@@ -612,16 +542,7 @@ ddl_run_statement(const OtUtility *call, Recorded *statement, CreateAs *running,
 	}
 	PG_FINALLY();
 	{
-		utility_depth = outer_depth;
-		recorded = outer_recorded;
-		truncation = outer_truncation;
-		renaming = outer_renaming;
-		creating = outer_creating;
-		importing = outer_importing;
-		reindexing = outer_reindexing;
-		create_as = outer_create_as;
-		refilled = outer_refilled;
-		made_here = outer_made_here;
+		ot_ddl_now = outer;
 	}
 	PG_END_TRY();
 }
@@ -632,7 +553,7 @@ ot_ddl_set_replaying(bool is)
 {
 	replaying = is;
 	entry_comes = false;
-	utility_depth = 0;
+	ot_ddl_now.depth = 0;
 }
 
 /*
@@ -667,7 +588,7 @@ ddl_check_function_of_index(Node *stmt)
 static void
 ddl_replay_statement(OtUtility *call)
 {
-	int			outer_depth = utility_depth;
+	int			outer_depth = ot_ddl_now.depth;
 	List	   *access_methods = NIL;
 	Node	   *node = IsTransactionState() ?
 		ot_ddl_choose_access_method(call->node, &access_methods) : call->node;
@@ -691,7 +612,7 @@ ddl_replay_statement(OtUtility *call)
 	}
 	PG_TRY();
 	{
-		utility_depth++;
+		ot_ddl_now.depth++;
 		if (of_entry && ot_index_is_job(node))
 			(void) ot_index_define((IndexStmt *) node, call->query);
 		else if (of_entry && IsA(node, ReindexStmt))
@@ -719,7 +640,7 @@ ddl_replay_statement(OtUtility *call)
 	}
 	PG_FINALLY();
 	{
-		utility_depth = outer_depth;
+		ot_ddl_now.depth = outer_depth;
 	}
 	PG_END_TRY();
 }
@@ -746,9 +667,9 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		context, params, env, dest, completion};
 	Node	   *node = call.node;
 	OtStatementKind kind = OT_STATEMENT_LOCAL;
-	CreateAs	new_table = {NULL};
-	Truncation	emptied = {NIL};
-	Recorded	statement = {NULL};
+	OtCreateAs	new_table = {NULL};
+	OtTruncation emptied = {NIL};
+	OtRecorded	statement = {NULL};
 	CreateTableAsStmt *makes;
 	bool		pushed = false;
 	bool		is_temporary = false;
@@ -764,7 +685,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	ot_own_tables_check_statement(node);
 
 	/* Also for statements that an extension's script runs. */
-	if (recorded != NULL && IsTransactionState())
+	if (ot_ddl_now.recorded != NULL && IsTransactionState())
 	{
 		ot_ddl_lock_relations(node);
 		if (creating_extension)
@@ -784,7 +705,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	ot_ddl_check_everywhere(node);
 	if (IsA(node, ReindexStmt))
 		ot_index_check_reindex((ReindexStmt *) node);
-	if ((context != PROCESS_UTILITY_SUBCOMMAND || importing) && ot_capturing())
+	if ((context != PROCESS_UTILITY_SUBCOMMAND || ot_ddl_now.imports) && ot_capturing())
 	{
 		if (IsA(node, ReindexStmt) && ot_reindex_run((ReindexStmt *) node, context))
 			return;
@@ -890,7 +811,7 @@ ddl_note_made(Oid class_id, Oid object_id)
 	old = MemoryContextSwitchTo(TopTransactionContext);
 	object = palloc(sizeof(ObjectAddress));
 	ObjectAddressSet(*object, class_id, object_id);
-	*made_here = lappend(*made_here, object);
+	*ot_ddl_now.made = lappend(*ot_ddl_now.made, object);
 	MemoryContextSwitchTo(old);
 }
 
@@ -903,7 +824,7 @@ ddl_may_rename(Oid class_id, Oid object_id)
 {
 	char		relkind;
 
-	if (renaming || (creating && class_id == TypeRelationId))
+	if (ot_ddl_now.renames || (ot_ddl_now.makes_type && class_id == TypeRelationId))
 		return true;
 	relkind = class_id == RelationRelationId ? get_rel_relkind(object_id) : '\0';
 	return relkind == RELKIND_INDEX || relkind == RELKIND_PARTITIONED_INDEX;
@@ -917,8 +838,8 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 	/* the session's temporary objects are dropped after FATAL, where no PG_FINALLY has run */
 	if (proc_exit_inprogress)
 	{
-		recorded = NULL;
-		made_here = NULL;
+		ot_ddl_now.recorded = NULL;
+		ot_ddl_now.made = NULL;
 	}
 	if (prev_object_access)
 		prev_object_access(access, class_id, object_id, sub_id, arg);
@@ -936,31 +857,23 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		return;
 	if (class_id == LargeObjectRelationId)
 	{
-		ot_ddl_large_object_access(access, object_id, recorded != NULL && IsA(recorded->stmt, DropOwnedStmt),
+		ot_ddl_large_object_access(access, object_id,
+								   ot_ddl_now.recorded != NULL && IsA(ot_ddl_now.recorded->stmt, DropOwnedStmt),
 								   replaying);
 		return;
 	}
-	if ((access == OAT_POST_CREATE || access == OAT_POST_ALTER) && unlikely(made_here != NULL))
+	if ((access == OAT_POST_CREATE || access == OAT_POST_ALTER) && unlikely(ot_ddl_now.made != NULL))
 		ddl_note_made(class_id, object_id);
 	if (class_id == ProcedureRelationId && access == OAT_DROP)
-		ot_function_before_drop(object_id, recorded != NULL);
+		ot_function_before_drop(object_id, ot_ddl_now.recorded != NULL);
 	if (class_id == ProcedureRelationId && access == OAT_POST_CREATE && replaying)
 		ot_setting_note_function(object_id);
-	if (class_id == ProcedureRelationId && access == OAT_POST_CREATE && recorded != NULL)
-	{
-		MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
-
-		recorded->functions = lappend_oid(recorded->functions, object_id);
-		MemoryContextSwitchTo(old);
-	}
-	if (class_id == RelationRelationId && access == OAT_POST_CREATE && recorded != NULL)
-	{
-		MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
-
-		recorded->relations = lappend_oid(recorded->relations, object_id);
-		MemoryContextSwitchTo(old);
-	}
-	if (recorded != NULL && (access == OAT_DROP || (access == OAT_POST_ALTER && ddl_may_rename(class_id, object_id))))
+	if (class_id == ProcedureRelationId && access == OAT_POST_CREATE && ot_ddl_now.recorded != NULL)
+		ot_ddl_note_oid(&ot_ddl_now.recorded->functions, object_id);
+	if (class_id == RelationRelationId && access == OAT_POST_CREATE && ot_ddl_now.recorded != NULL)
+		ot_ddl_note_oid(&ot_ddl_now.recorded->relations, object_id);
+	if (ot_ddl_now.recorded != NULL &&
+		(access == OAT_DROP || (access == OAT_POST_ALTER && ddl_may_rename(class_id, object_id))))
 		ot_object_take_key(class_id, object_id);
 	if (class_id != RelationRelationId)
 		return;
@@ -971,33 +884,28 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 	{
 		case OAT_POST_CREATE:
 			/* the first relation at this depth is the table; TOAST follows */
-			if (create_as != NULL && create_as->depth == utility_depth &&
-				!OidIsValid(create_as->relid))
+			if (ot_ddl_now.create_as != NULL && ot_ddl_now.create_as->depth == ot_ddl_now.depth &&
+				!OidIsValid(ot_ddl_now.create_as->relid))
 			{
-				create_as->relid = object_id;
-				if (!create_as->matview)
+				ot_ddl_now.create_as->relid = object_id;
+				if (!ot_ddl_now.create_as->matview)
 					ddl_record_create_as(object_id);
 			}
-			else if (recorded == NULL && ot_capturing())
+			else if (ot_ddl_now.recorded == NULL && ot_capturing())
 				ddl_check_made(object_id, arg);
 			break;
 		case OAT_TRUNCATE:
-			if (truncation != NULL && !truncation->told)
-			{
-				MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
-
-				truncation->relids = list_append_unique_oid(truncation->relids, object_id);
-				MemoryContextSwitchTo(old);
-			}
+			if (ot_ddl_now.truncation != NULL && !ot_ddl_now.truncation->told)
+				ot_ddl_note_oid(&ot_ddl_now.truncation->relids, object_id);
 			break;
 		case OAT_DROP:
 			ot_child_leaves(object_id);
-			if (recorded != NULL)
+			if (ot_ddl_now.recorded != NULL)
 				ot_ddl_take_relation_key(object_id);
 			break;
 		case OAT_POST_ALTER:
 			/* the catalog cache still has the old name */
-			if (recorded != NULL)
+			if (ot_ddl_now.recorded != NULL)
 			{
 				LOCKTAG		tag;
 
@@ -1023,12 +931,12 @@ ot_ddl_needs_fmgr_hook(Oid function)
 	ot_ddl_keep_error_context();
 	if (prev_needs_fmgr && prev_needs_fmgr(function))
 		return true;
-	return unlikely(recorded != NULL) && ddl_is_for_event_trigger(function);
+	return unlikely(ot_ddl_now.recorded != NULL) && ddl_is_for_event_trigger(function);
 }
 
 /* Event triggers fire for no EXPLAIN, so it is CREATE MATERIALIZED VIEW that is analyzed. */
 static void
-ddl_analyze_in_place(Recorded *statement)
+ddl_analyze_in_place(OtRecorded *statement)
 {
 	CreateTableAsStmt *create_as = (CreateTableAsStmt *) statement->stmt;
 	CreateTableAsStmt *again;
@@ -1064,38 +972,34 @@ ot_ddl_fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *arg)
 	if (event == FHET_START)
 	{
 		*arg = (Datum) 0;
-		if (recorded == NULL || !ddl_is_for_event_trigger(flinfo->fn_oid))
+		if (ot_ddl_now.recorded == NULL || !ddl_is_for_event_trigger(flinfo->fn_oid))
 			return;
 		outside = MemoryContextAlloc(TopTransactionContext, sizeof(Outside));
-		outside->recorded = recorded;
-		outside->truncation = truncation;
-		outside->create_as = create_as;
+		outside->now = ot_ddl_now;
 		outside->in_event_trigger = ot_in_event_trigger;
-		outside->note_again = recorded->text != NULL &&
-			recorded->begun == GetCurrentCommandId(false) &&
+		outside->note_again = ot_ddl_now.recorded->text != NULL &&
+			ot_ddl_now.recorded->begun == GetCurrentCommandId(false) &&
 			ot_write_set_take_statement_back();
-		recorded = NULL;
-		truncation = NULL;
-		create_as = NULL;
+		ot_ddl_now.recorded = NULL;
+		ot_ddl_now.truncation = NULL;
+		ot_ddl_now.create_as = NULL;
 		ot_in_event_trigger = true;
 		*arg = PointerGetDatum(outside);
 		return;
 	}
 	if (outside == NULL)
 		return;
-	recorded = outside->recorded;
-	truncation = outside->truncation;
-	create_as = outside->create_as;
+	ot_ddl_now = outside->now;
 	ot_in_event_trigger = outside->in_event_trigger;
 	*arg = (Datum) 0;
 	if (event == FHET_END && outside->note_again)
 	{
 		CommandCounterIncrement();
-		recorded->begun = GetCurrentCommandId(false);
+		ot_ddl_now.recorded->begun = GetCurrentCommandId(false);
 		/* the function may have changed settings, which are recorded anew */
-		ot_ddl_name_access_method(recorded->access_methods);
-		ddl_analyze_in_place(recorded);
-		ot_write_set_statement(recorded->text, ot_ddl_runs_script(recorded->stmt));
+		ot_ddl_name_access_method(ot_ddl_now.recorded->access_methods);
+		ddl_analyze_in_place(ot_ddl_now.recorded);
+		ot_write_set_statement(ot_ddl_now.recorded->text, ot_ddl_runs_script(ot_ddl_now.recorded->stmt));
 	}
 	pfree(outside);
 }

@@ -21,6 +21,7 @@
 #include "parser/parse_node.h"
 #include "storage/lockdefs.h"
 #include "tcop/utility.h"
+#include "utils/memutils.h"
 #include "utils/relcache.h"
 
 /* What becomes of a utility statement. */
@@ -43,6 +44,16 @@ typedef enum OtTemporary
 	OT_TEMPORARY_AND_MISSING,	/* likewise, and DROP names what is not there */
 	OT_TEMPORARY_FUNCTION		/* in a permanent schema (ddl_function.c) */
 } OtTemporary;
+
+/* Adds to a list that lives until the end of the transaction, unless it is there already. */
+static inline void
+ot_ddl_note_oid(List **list, Oid oid)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	*list = list_append_unique_oid(*list, oid);
+	MemoryContextSwitchTo(old);
+}
 
 /* ddl.c */
 extern void ot_ddl_set_replaying(bool is);

@@ -21,7 +21,6 @@
 #include "storage/lock.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "capture/capture.h"
@@ -41,14 +40,11 @@ static struct
 void
 ot_ddl_truncates_by_worker(Relation rel)
 {
-	MemoryContext old;
 	ListCell   *lc;
 
 	if (rel->rd_rel->relkind != RELKIND_RELATION || !ot_capturing() || !ot_contents_travel(rel->rd_rel))
 		return;
-	old = MemoryContextSwitchTo(TopTransactionContext);
-	worker_truncation.relids = list_append_unique_oid(worker_truncation.relids, RelationGetRelid(rel));
-	MemoryContextSwitchTo(old);
+	ot_ddl_note_oid(&worker_truncation.relids, RelationGetRelid(rel));
 	/* it has locked the sequences that it is about to restart */
 	foreach(lc, getOwnedSequences(RelationGetRelid(rel)))
 	{
