@@ -55,7 +55,7 @@
  * role and settings, and even rename the table.  Its rows travel as rows.
  *
  * Runs in backends.  In the apply worker, the utility hook only runs
- * statements that are replayed.  Everything here may raise ERROR.  The static
+ * statements that are replayed (ddl_apply.c).  Everything here may raise ERROR.  The static
  * state describes the statements under way and is restored in PG_FINALLY.
  *
  * Copyright 2026 The Onetrip authors
@@ -120,9 +120,6 @@ static needs_fmgr_hook_type prev_needs_fmgr = NULL;
 static fmgr_hook_type prev_fmgr = NULL;
 
 OtDdlNow	ot_ddl_now;
-static bool replaying = false;	/* the apply worker runs a statement, as
-								 * opposed to applying rows */
-static bool entry_comes = false;	/* the next statement is the entry's own */
 
 static void ot_ddl_process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 								   ProcessUtilityContext context, ParamListInfo params,
@@ -253,7 +250,7 @@ ddl_check_row_write(Relation rel)
 	if (unlikely(ot_ddl_now.recorded != NULL) && !ot_ddl_now.recorded->results)
 		ot_ddl_check_function(psprintf("change rows of table \"%s\"",
 									   RelationGetRelationName(rel)));
-	if (unlikely(replaying) && !creating_extension)
+	if (unlikely(ot_ddl_replaying) && !creating_extension)
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
 				 errmsg("a function that the statement calls changes rows of table \"%s\" in region \"%s\"",
@@ -547,25 +544,6 @@ ddl_run_statement(const OtUtility *call, OtRecorded *statement, OtCreateAs *runn
 	PG_END_TRY();
 }
 
-/* Called before and after a statement that the apply worker replays. */
-void
-ot_ddl_set_replaying(bool is)
-{
-	replaying = is;
-	entry_comes = false;
-	ot_ddl_now.depth = 0;
-}
-
-/*
- * The next statement is the one that is replayed.  All others are those of functions,
- * which it may run before it runs itself, while it is parsed.
- */
-void
-ot_ddl_entry_comes(void)
-{
-	entry_comes = true;
-}
-
 /*
  * PostgreSQL lets these run in a read-only transaction, in which the functions of
  * indexes run, in the apply worker and where the row is written.  But indexes and
@@ -577,72 +555,6 @@ ddl_check_function_of_index(Node *stmt)
 	if (XactReadOnly && InSecurityRestrictedOperation() &&
 		(IsA(stmt, ReindexStmt) || IsA(stmt, ClusterStmt) || IsA(stmt, LockStmt)))
 		PreventCommandIfReadOnly(GetCommandTagName(CreateCommandTag(stmt)));
-}
-
-/*
- * In the apply worker: runs a statement that is replayed, or one in the script
- * of an extension.  It runs as a sub-command so that it fires no event
- * triggers: those fired where the statement comes from, and what they did was
- * captured.
- */
-static void
-ddl_replay_statement(OtUtility *call)
-{
-	int			outer_depth = ot_ddl_now.depth;
-	List	   *access_methods = NIL;
-	Node	   *node = IsTransactionState() ?
-		ot_ddl_choose_access_method(call->node, &access_methods) : call->node;
-	/* the entry's own statement, and none of a function or a script */
-	bool		of_entry = replaying && entry_comes;
-
-	entry_comes = false;
-	if (replaying && !of_entry && call->context != PROCESS_UTILITY_SUBCOMMAND &&
-		!creating_extension && (GetCommandLogLevel(node) == LOGSTMT_DDL || IsA(node, ReindexStmt)))
-		ereport(ERROR,
-				(errcode(OT_ERR_NOT_REPLICATED),
-				 errmsg("a function that the statement calls runs %s in region \"%s\"",
-						GetCommandTagName(CreateCommandTag(node)), ot_region),
-				 IsA(node, ReindexStmt) ?
-				 errdetail("The region that the statement comes from lets a function do so, and other regions do not.") :
-				 errdetail("It did not do so in the region that the statement comes from.")));
-	if (IsTransactionState())
-	{
-		ot_ddl_lock_relations(node);
-		ot_index_jobs_finish(node);
-	}
-	PG_TRY();
-	{
-		ot_ddl_now.depth++;
-		if (of_entry && ot_index_is_job(node))
-			(void) ot_index_define((IndexStmt *) node, call->query);
-		else if (of_entry && IsA(node, ReindexStmt))
-		{
-			if (ot_reindex_is_concurrent((ReindexStmt *) node))
-				ot_reindex_define((ReindexStmt *) node);
-			else
-				ot_index_apply_second((ReindexStmt *) node);
-		}
-		else if (of_entry && ot_setting_apply(node))
-			;
-		else
-		{
-			bool		finalizes = ot_detach_is_finalize(node);
-
-			if (finalizes)
-				ot_detach_push_snapshot();
-			call->node = node;
-			if (replaying)
-				call->context = PROCESS_UTILITY_SUBCOMMAND;
-			ot_call_process_utility(call);
-			if (finalizes)
-				PopActiveSnapshot();
-		}
-	}
-	PG_FINALLY();
-	{
-		ot_ddl_now.depth = outer_depth;
-	}
-	PG_END_TRY();
 }
 
 /* Runs a statement of ours, as if the client had sent it next. */
@@ -679,7 +591,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	ddl_check_function_of_index(node);
 	if (ot_is_apply_worker)
 	{
-		ddl_replay_statement(&call);
+		ot_ddl_replay_statement(&call);
 		return;
 	}
 	ot_own_tables_check_statement(node);
@@ -858,15 +770,14 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 	if (class_id == LargeObjectRelationId)
 	{
 		ot_ddl_large_object_access(access, object_id,
-								   ot_ddl_now.recorded != NULL && IsA(ot_ddl_now.recorded->stmt, DropOwnedStmt),
-								   replaying);
+								   ot_ddl_now.recorded != NULL && IsA(ot_ddl_now.recorded->stmt, DropOwnedStmt));
 		return;
 	}
 	if ((access == OAT_POST_CREATE || access == OAT_POST_ALTER) && unlikely(ot_ddl_now.made != NULL))
 		ddl_note_made(class_id, object_id);
 	if (class_id == ProcedureRelationId && access == OAT_DROP)
 		ot_function_before_drop(object_id, ot_ddl_now.recorded != NULL);
-	if (class_id == ProcedureRelationId && access == OAT_POST_CREATE && replaying)
+	if (class_id == ProcedureRelationId && access == OAT_POST_CREATE && ot_ddl_replaying)
 		ot_setting_note_function(object_id);
 	if (class_id == ProcedureRelationId && access == OAT_POST_CREATE && ot_ddl_now.recorded != NULL)
 		ot_ddl_note_oid(&ot_ddl_now.recorded->functions, object_id);

@@ -24,6 +24,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_inherits.h"
+#include "commands/extension.h"
 #include "commands/trigger.h"
 #include "commands/user.h"
 #include "miscadmin.h"
@@ -31,6 +32,7 @@
 #include "parser/analyze.h"
 #include "parser/parse_type.h"
 #include "storage/bufmgr.h"
+#include "tcop/cmdtag.h"
 #include "tcop/dest.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
@@ -44,6 +46,12 @@
 
 /* How much of a statement an error context shows. */
 #define CONTEXT_BYTES 200
+
+bool		ot_ddl_replaying = false;	/* a statement is run, as opposed to rows being
+										 * written */
+static bool next_is_entry = false;	/* the next statement is the one that is replayed:
+									 * all others are those of functions, which it may
+									 * run before it runs itself, while it is parsed */
 
 static void
 ddl_apply_say_statement(void *arg)
@@ -293,6 +301,69 @@ ddl_apply_resolve_columns(CreateStmt *stmt, int sec_context)
 	SetUserIdAndSecContext(roleid, sec_context | OT_USER_RESTRICTED);
 }
 
+/*
+ * Carries out the entry's own statement, if it is one that does something else here
+ * than where it comes from.
+ */
+static bool
+ddl_apply_otherwise(const OtUtility *call)
+{
+	Node	   *stmt = call->node;
+
+	if (ot_index_is_job(stmt))
+		(void) ot_index_define((IndexStmt *) stmt, call->query);
+	else if (!IsA(stmt, ReindexStmt))
+		return ot_setting_apply(stmt);
+	else if (ot_reindex_is_concurrent((ReindexStmt *) stmt))
+		ot_reindex_define((ReindexStmt *) stmt);
+	else
+		ot_index_apply_second((ReindexStmt *) stmt);
+	return true;
+}
+
+/*
+ * What the utility hook does in the apply worker: runs a statement that is replayed,
+ * or one of a function or a script.  It runs as a sub-command so that it fires no
+ * event triggers: those fired where the statement comes from, and what they did was
+ * captured.
+ */
+void
+ot_ddl_replay_statement(OtUtility *call)
+{
+	List	   *access_methods = NIL;
+	bool		of_entry;		/* the entry's own statement, and none of a function or a script */
+	bool		finalizes;
+
+	if (IsTransactionState())
+		call->node = ot_ddl_choose_access_method(call->node, &access_methods);
+	of_entry = ot_ddl_replaying && next_is_entry;
+	next_is_entry = false;
+	if (ot_ddl_replaying && !of_entry && call->context != PROCESS_UTILITY_SUBCOMMAND && !creating_extension &&
+		(GetCommandLogLevel(call->node) == LOGSTMT_DDL || IsA(call->node, ReindexStmt)))
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("a function that the statement calls runs %s in region \"%s\"",
+						GetCommandTagName(CreateCommandTag(call->node)), ot_region),
+				 IsA(call->node, ReindexStmt) ?
+				 errdetail("The region that the statement comes from lets a function do so, and other regions do not.") :
+				 errdetail("It did not do so in the region that the statement comes from.")));
+	if (IsTransactionState())
+	{
+		ot_ddl_lock_relations(call->node);
+		ot_index_jobs_finish(call->node);
+	}
+	if (of_entry && ddl_apply_otherwise(call))
+		return;
+	if (ot_ddl_replaying)
+		call->context = PROCESS_UTILITY_SUBCOMMAND;
+	finalizes = ot_detach_is_finalize(call->node);
+	if (finalizes)
+		ot_detach_push_snapshot();
+	ot_call_process_utility(call);
+	if (finalizes)
+		PopActiveSnapshot();
+}
+
 static void
 ddl_apply_run_statement(PlannedStmt *pstmt, const char *text, Oid roleid, int sec_context)
 {
@@ -305,7 +376,7 @@ ddl_apply_run_statement(PlannedStmt *pstmt, const char *text, Oid roleid, int se
 		SetUserIdAndSecContext(roleid, sec_context | SECURITY_LOCAL_USERID_CHANGE);
 	else if (ddl_apply_renames(pstmt->utilityStmt, roleid))
 		ot_user_log_in(BOOTSTRAP_SUPERUSERID);
-	ot_ddl_entry_comes();
+	next_is_entry = true;
 	ProcessUtility(pstmt, text, false, PROCESS_UTILITY_QUERY, NULL, NULL,
 				   None_Receiver, NULL);
 	if (is_script)
@@ -401,7 +472,7 @@ ot_ddl_apply_statement(OtReader *r)
 		/* passwords were checked there, too; this may refuse their verifiers */
 		check_password_hook = NULL;
 
-		ot_ddl_set_replaying(true);
+		ot_ddl_replaying = true;
 		ddl_apply_run_text(text, roleid, saved_sec_context);
 
 		/* false: undoes what its functions have set, too */
@@ -410,7 +481,7 @@ ot_ddl_apply_statement(OtReader *r)
 	PG_FINALLY();
 	{
 		check_password_hook = check_password;
-		ot_ddl_set_replaying(false);
+		ot_ddl_replaying = next_is_entry = false;
 		ot_session_settings_end_statement();
 	}
 	PG_END_TRY();

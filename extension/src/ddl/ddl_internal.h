@@ -56,8 +56,6 @@ ot_ddl_note_oid(List **list, Oid oid)
 }
 
 /* ddl.c */
-extern void ot_ddl_set_replaying(bool is);
-extern void ot_ddl_entry_comes(void);
 extern bool ot_ddl_has_table_key(char relkind);
 extern void ot_ddl_take_relation_key(Oid relid);
 
@@ -126,7 +124,7 @@ pg_noreturn extern void ot_ddl_refuse(const char *what, const char *hint);
 
 /* ddl_large_object.c */
 extern void ot_ddl_large_object_function(Oid function);
-extern void ot_ddl_large_object_access(ObjectAccessType access, Oid loid, bool by_statement, bool replaying);
+extern void ot_ddl_large_object_access(ObjectAccessType access, Oid loid, bool by_statement);
 extern void ot_ddl_take_large_object_key(Node *stmt);
 
 /* ddl_concurrently.c */
@@ -162,6 +160,9 @@ extern List *ot_reindex_tables_of(RangeVar *name);
 extern void ot_reindex_drop_copies(RangeVar *name);
 
 /* ddl_apply.c; more of it is in ddl.h */
+extern bool ot_ddl_replaying;
+
+extern void ot_ddl_replay_statement(OtUtility *call);
 extern bool ot_ddl_runs_script(Node *stmt);
 extern void ot_ddl_resolve_column(Node *element);
 

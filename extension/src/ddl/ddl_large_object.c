@@ -87,11 +87,10 @@ ot_ddl_large_object_function(Oid function)
 
 /*
  * An object has been made, or is about to be deleted.  by_statement: a recorded
- * statement deletes it, and does so in every region.  replaying: the apply worker
- * runs a statement.
+ * statement deletes it, and does so in every region.
  */
 void
-ot_ddl_large_object_access(ObjectAccessType access, Oid loid, bool by_statement, bool replaying)
+ot_ddl_large_object_access(ObjectAccessType access, Oid loid, bool by_statement)
 {
 	bool		create = access == OAT_POST_CREATE;
 
@@ -100,7 +99,7 @@ ot_ddl_large_object_access(ObjectAccessType access, Oid loid, bool by_statement,
 	if (ot_is_apply_worker)
 	{
 		ot_large_object_check_read_only();
-		if (replaying && create)
+		if (ot_ddl_replaying && create)
 			ereport(ERROR,
 					(errcode(OT_ERR_NOT_REPLICATED),
 					 errmsg("a function that the statement calls runs %s in region \"%s\"", "lo_create()",
