@@ -17,7 +17,6 @@
 
 /* ddl.c */
 extern void ot_ddl_init(void);
-extern void ot_ddl_check_function(const char *what);
 
 /* ddl_call.c */
 /* What a ProcessUtility hook of ours was called with, and how it goes on. */
@@ -36,6 +35,9 @@ typedef struct OtUtility
 } OtUtility;
 
 extern void ot_call_process_utility(const OtUtility *call);
+
+/* ddl_results.c */
+extern void ot_ddl_check_function(const char *what);
 
 /* ddl_apply.c */
 extern void ot_ddl_apply_statement(OtReader *r);	/* r is past the op byte 'S' */

@@ -75,4 +75,10 @@ typedef struct OtDdlNow
 
 extern OtDdlNow ot_ddl_now;
 
+/* ddl_results.c; more of it is in ddl.h */
+extern void ot_ddl_results_init(void);
+extern void ot_ddl_check_may_travel(const char *tag);
+extern void ot_ddl_empty_first(OtRecorded *statement);
+extern void ot_ddl_note_results(Node *node, OtRecorded *statement, OtCreateAs *running);
+
 #endif							/* ONETRIP_DDL_RUNNING_H */

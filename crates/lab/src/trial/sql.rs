@@ -48,6 +48,7 @@ const OWN: &[&str] = &[
     "ddl_new_table.c",
     "ddl_order.c",
     "ddl_reindex.c",
+    "ddl_results.c",
     "ddl_setting.c",
     "ddl_share.c",
     "ddl_subscription.c",
