@@ -8,7 +8,8 @@
  * region is recorded in the write set, as text, before it runs here: an ERROR
  * then removes the record together with the (sub)transaction.  Sub-commands
  * are part of the statement that runs them and are not recorded again.  What
- * travels as the statement's results is the matter of ddl_results.c.
+ * happens inside a statement is the matter of ddl_objects.c and
+ * ddl_event_trigger.c, what travels as its results that of ddl_results.c.
  *
  * Keys.  Every lock that the applied statement may need, and that a decided
  * local transaction may hold, must be a key of both:
@@ -28,16 +29,9 @@
  * IMPORT FOREIGN SCHEMA is recorded as each CREATE FOREIGN TABLE that the foreign
  * server's wrapper has answered with.
  *
- * A relation that is made without a recorded statement is refused when it is
- * there: no other region would have it.
- *
- * CREATE TABLE AS is recorded as the equivalent CREATE TABLE, at the moment
- * when the table is made.  That is before its query runs, which may change the
- * role and settings, and even rename the table.  Its rows travel as rows.
- *
  * Runs in backends.  In the apply worker, the utility hook only runs
- * statements that are replayed (ddl_apply.c).  Everything here may raise ERROR.  The static
- * state describes the statements under way and is restored in PG_FINALLY.
+ * statements that are replayed (ddl_apply.c).  Everything here may raise ERROR.
+ * What describes the statements under way is put back in PG_FINALLY.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -47,60 +41,23 @@
 #include "ddl/ddl_running.h"
 
 #include "access/htup_details.h"
-#include "access/relation.h"
 #include "access/xact.h"
-#include "catalog/namespace.h"
-#include "catalog/objectaccess.h"
-#include "catalog/pg_am.h"
-#include "catalog/pg_amop.h"
-#include "catalog/pg_amproc.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_inherits.h"
-#include "catalog/pg_largeobject.h"
-#include "catalog/pg_opclass.h"
-#include "catalog/pg_operator.h"
-#include "catalog/pg_proc.h"
-#include "catalog/pg_statistic_ext.h"
-#include "catalog/pg_type.h"
 #include "commands/event_trigger.h"
 #include "commands/extension.h"
 #include "commands/user.h"
-#include "fmgr.h"
 #include "miscadmin.h"
-#include "replication/logicalworker.h"
-#include "storage/ipc.h"
-#include "storage/lmgr.h"
-#include "storage/lock.h"
 #include "tcop/cmdtag.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
-#include "utils/fmgroids.h"
-#include "utils/lsyscache.h"
-#include "utils/memutils.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "capture/capture.h"
-#include "shmem/shmem.h"
-
-/*
- * What is set aside while the function of an event trigger runs, which is not part
- * of the statement.
- */
-typedef struct Outside
-{
-	OtDdlNow	now;
-	bool		in_event_trigger;
-	bool		note_again;
-} Outside;
-
-static ProcessUtility_hook_type prev_process_utility = NULL;
-static object_access_hook_type prev_object_access = NULL;
-static needs_fmgr_hook_type prev_needs_fmgr = NULL;
-static fmgr_hook_type prev_fmgr = NULL;
 
 OtDdlNow	ot_ddl_now;
+
+static ProcessUtility_hook_type prev_process_utility = NULL;
 
 static void ot_ddl_process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 								   ProcessUtilityContext context, ParamListInfo params,
@@ -178,21 +135,6 @@ ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, OtRecord
 	ot_write_set_statement(text, ot_ddl_runs_script(stmt));
 	noted->text = text;
 	return stmt;
-}
-
-/*
- * Called when the table exists, without its TOAST table so far; it is empty,
- * and no function has seen it.
- */
-static void
-ddl_record_create_as(Oid relid)
-{
-	Relation	rel = relation_open(relid, NoLock);
-	char	   *text = ot_ddl_create_table_text(rel, ot_ddl_now.create_as->into);
-
-	relation_close(rel, NoLock);
-	ot_write_set_statement(text, false);
-	pfree(text);
 }
 
 static bool
@@ -451,250 +393,14 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		ot_index_await(statement.index);
 }
 
-/* ---- what happens inside a statement ---- */
-
-/*
- * Called when a relation exists, and no recorded statement is under way: C code
- * has made it, and other regions would have neither it nor a place for its rows.
- * What PostgreSQL makes by itself, to fill a relation anew, becomes that
- * relation's file.
- */
-static void
-ddl_check_made(Oid relid, ObjectAccessPostCreate *made)
-{
-	/* nobody has locked it yet */
-	Relation	rel = RelationIdGetRelation(relid);
-	bool		is_definition = ot_ddl_has_table_key(rel->rd_rel->relkind) &&
-		rel->rd_rel->relpersistence != RELPERSISTENCE_TEMP && !made->is_internal;
-
-	RelationClose(rel);
-	if (is_definition)
-		ot_ddl_refuse("a relation that C code makes by itself",
-					  "Let the code run CREATE, as a statement.");
-}
-
-/*
- * Notes what a statement about temporary objects has made or changed, of those
- * kinds of which it can make permanent ones by the way: a shell for the commutator
- * of an operator, or what becomes part of a permanent operator family or table.
- */
-static void
-ddl_note_made(Oid class_id, Oid object_id)
-{
-	MemoryContext old;
-	ObjectAddress *object;
-
-	if (class_id != OperatorRelationId && class_id != OperatorClassRelationId &&
-		class_id != AccessMethodOperatorRelationId && class_id != AccessMethodProcedureRelationId &&
-		class_id != StatisticExtRelationId)
-		return;
-	old = MemoryContextSwitchTo(TopTransactionContext);
-	object = palloc(sizeof(ObjectAddress));
-	ObjectAddressSet(*object, class_id, object_id);
-	*ot_ddl_now.made = lappend(*ot_ddl_now.made, object);
-	MemoryContextSwitchTo(old);
-}
-
-/*
- * May the object get another name, or another schema?  ADD CONSTRAINT ... USING INDEX
- * names an index like the constraint.
- */
-static bool
-ddl_may_rename(Oid class_id, Oid object_id)
-{
-	char		relkind;
-
-	if (ot_ddl_now.renames || (ot_ddl_now.makes_type && class_id == TypeRelationId))
-		return true;
-	relkind = class_id == RelationRelationId ? get_rel_relkind(object_id) : '\0';
-	return relkind == RELKIND_INDEX || relkind == RELKIND_PARTITIONED_INDEX;
-}
-
-static void
-ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
-					 int sub_id, void *arg)
-{
-	ot_ddl_keep_error_context();
-	/* the session's temporary objects are dropped after FATAL, where no PG_FINALLY has run */
-	if (proc_exit_inprogress)
-	{
-		ot_ddl_now.recorded = NULL;
-		ot_ddl_now.made = NULL;
-	}
-	if (prev_object_access)
-		prev_object_access(access, class_id, object_id, sub_id, arg);
-
-	if (access == OAT_FUNCTION_EXECUTE)
-	{
-		/* the only function of the server's that makes what is in definitions */
-		if (object_id == F_PG_IMPORT_SYSTEM_COLLATIONS && ot_capturing())
-			ot_ddl_refuse("pg_import_system_collations()",
-						  "Use CREATE COLLATION for those that are needed.");
-		ot_ddl_large_object_function(object_id);
-		return;
-	}
-	if (sub_id != 0)
-		return;
-	if (class_id == LargeObjectRelationId)
-	{
-		ot_ddl_large_object_access(access, object_id,
-								   ot_ddl_now.recorded != NULL && IsA(ot_ddl_now.recorded->stmt, DropOwnedStmt));
-		return;
-	}
-	if ((access == OAT_POST_CREATE || access == OAT_POST_ALTER) && unlikely(ot_ddl_now.made != NULL))
-		ddl_note_made(class_id, object_id);
-	if (class_id == ProcedureRelationId && access == OAT_DROP)
-		ot_function_before_drop(object_id, ot_ddl_now.recorded != NULL);
-	if (class_id == ProcedureRelationId && access == OAT_POST_CREATE && ot_ddl_replaying)
-		ot_setting_note_function(object_id);
-	if (class_id == ProcedureRelationId && access == OAT_POST_CREATE && ot_ddl_now.recorded != NULL)
-		ot_ddl_note_oid(&ot_ddl_now.recorded->functions, object_id);
-	if (class_id == RelationRelationId && access == OAT_POST_CREATE && ot_ddl_now.recorded != NULL)
-		ot_ddl_note_oid(&ot_ddl_now.recorded->relations, object_id);
-	if (ot_ddl_now.recorded != NULL &&
-		(access == OAT_DROP || (access == OAT_POST_ALTER && ddl_may_rename(class_id, object_id))))
-		ot_object_take_key(class_id, object_id);
-	if (class_id != RelationRelationId)
-		return;
-	if (access == OAT_DROP && ot_is_apply_worker)
-		ot_ddl_drops_subscribed(object_id);
-
-	switch (access)
-	{
-		case OAT_POST_CREATE:
-			/* the first relation at this depth is the table; TOAST follows */
-			if (ot_ddl_now.create_as != NULL && ot_ddl_now.create_as->depth == ot_ddl_now.depth &&
-				!OidIsValid(ot_ddl_now.create_as->relid))
-			{
-				ot_ddl_now.create_as->relid = object_id;
-				if (!ot_ddl_now.create_as->matview)
-					ddl_record_create_as(object_id);
-			}
-			else if (ot_ddl_now.recorded == NULL && ot_capturing())
-				ddl_check_made(object_id, arg);
-			break;
-		case OAT_TRUNCATE:
-			if (ot_ddl_now.truncation != NULL && !ot_ddl_now.truncation->told)
-				ot_ddl_note_oid(&ot_ddl_now.truncation->relids, object_id);
-			break;
-		case OAT_DROP:
-			ot_child_leaves(object_id);
-			if (ot_ddl_now.recorded != NULL)
-				ot_ddl_take_relation_key(object_id);
-			break;
-		case OAT_POST_ALTER:
-			/* the catalog cache still has the old name */
-			if (ot_ddl_now.recorded != NULL)
-			{
-				LOCKTAG		tag;
-
-				SET_LOCKTAG_RELATION(tag, MyDatabaseId, object_id);
-				if (OT_LOCK_IS_HELD_BY_ME(&tag, AccessExclusiveLock))
-					ot_ddl_take_relation_key(object_id);
-			}
-			break;
-		default:
-			break;
-	}
-}
-
-static bool
-ddl_is_for_event_trigger(Oid function)
-{
-	return get_func_rettype(function) == EVENT_TRIGGEROID;
-}
-
-static bool
-ot_ddl_needs_fmgr_hook(Oid function)
-{
-	ot_ddl_keep_error_context();
-	if (prev_needs_fmgr && prev_needs_fmgr(function))
-		return true;
-	return unlikely(ot_ddl_now.recorded != NULL) && ddl_is_for_event_trigger(function);
-}
-
-/* Event triggers fire for no EXPLAIN, so it is CREATE MATERIALIZED VIEW that is analyzed. */
-static void
-ddl_analyze_in_place(OtRecorded *statement)
-{
-	CreateTableAsStmt *create_as = (CreateTableAsStmt *) statement->stmt;
-	CreateTableAsStmt *again;
-	MemoryContext old;
-
-	if (!IsA(create_as, CreateTableAsStmt))
-		return;
-	old = MemoryContextSwitchTo(TopTransactionContext);
-	again = castNode(CreateTableAsStmt, ot_ddl_analyze_again((Node *) create_as, statement->text));
-	create_as->query = again->query;
-	create_as->into->viewQuery = again->into->viewQuery;
-	MemoryContextSwitchTo(old);
-}
-
-/*
- * Called before and after the function of an event trigger.  The function does
- * not run where the statement is replayed, so its changes are captured, even
- * while the script of an extension runs.  If the statement has not changed
- * anything yet, the function's changes come first: the statement's record is
- * taken back and made again after them.
- */
-static void
-ot_ddl_fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *arg)
-{
-	Outside    *outside = (Outside *) DatumGetPointer(*arg);
-
-	if (prev_fmgr && (!prev_needs_fmgr || prev_needs_fmgr(flinfo->fn_oid)))
-	{
-		/* there is room for one hook's argument only; leave it to that hook */
-		prev_fmgr(event, flinfo, arg);
-		return;
-	}
-	if (event == FHET_START)
-	{
-		*arg = (Datum) 0;
-		if (ot_ddl_now.recorded == NULL || !ddl_is_for_event_trigger(flinfo->fn_oid))
-			return;
-		outside = MemoryContextAlloc(TopTransactionContext, sizeof(Outside));
-		outside->now = ot_ddl_now;
-		outside->in_event_trigger = ot_in_event_trigger;
-		outside->note_again = ot_ddl_now.recorded->text != NULL &&
-			ot_ddl_now.recorded->begun == GetCurrentCommandId(false) &&
-			ot_write_set_take_statement_back();
-		ot_ddl_now.recorded = NULL;
-		ot_ddl_now.truncation = NULL;
-		ot_ddl_now.create_as = NULL;
-		ot_in_event_trigger = true;
-		*arg = PointerGetDatum(outside);
-		return;
-	}
-	if (outside == NULL)
-		return;
-	ot_ddl_now = outside->now;
-	ot_in_event_trigger = outside->in_event_trigger;
-	*arg = (Datum) 0;
-	if (event == FHET_END && outside->note_again)
-	{
-		CommandCounterIncrement();
-		ot_ddl_now.recorded->begun = GetCurrentCommandId(false);
-		/* the function may have changed settings, which are recorded anew */
-		ot_ddl_name_access_method(ot_ddl_now.recorded->access_methods);
-		ddl_analyze_in_place(ot_ddl_now.recorded);
-		ot_write_set_statement(ot_ddl_now.recorded->text, ot_ddl_runs_script(ot_ddl_now.recorded->stmt));
-	}
-	pfree(outside);
-}
-
 void
 ot_ddl_init(void)
 {
 	ot_ddl_results_init();
+	ot_ddl_objects_init();
+	ot_ddl_event_trigger_init();
 	ot_ddl_share_init();
 	ot_notify_init();
 	prev_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = ot_ddl_process_utility;
-	prev_object_access = object_access_hook;
-	object_access_hook = ot_ddl_object_access;
-	prev_needs_fmgr = needs_fmgr_hook;
-	needs_fmgr_hook = ot_ddl_needs_fmgr_hook;
-	prev_fmgr = fmgr_hook;
-	fmgr_hook = ot_ddl_fmgr;
 }

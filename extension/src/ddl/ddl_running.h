@@ -75,6 +75,12 @@ typedef struct OtDdlNow
 
 extern OtDdlNow ot_ddl_now;
 
+/* ddl_event_trigger.c */
+extern void ot_ddl_event_trigger_init(void);
+
+/* ddl_objects.c */
+extern void ot_ddl_objects_init(void);
+
 /* ddl_results.c; more of it is in ddl.h */
 extern void ot_ddl_results_init(void);
 extern void ot_ddl_check_may_travel(const char *tag);
