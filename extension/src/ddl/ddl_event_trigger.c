@@ -68,11 +68,23 @@ ddl_event_trigger_analyze_in_place(OtRecorded *statement)
 	MemoryContextSwitchTo(old);
 }
 
+static void
+ddl_event_trigger_record_again(OtRecorded *statement)
+{
+	CommandCounterIncrement();
+	statement->begun = GetCurrentCommandId(false);
+	/* the function may have changed settings, which are recorded anew */
+	ot_ddl_name_access_method(statement->access_methods);
+	ddl_event_trigger_analyze_in_place(statement);
+	ot_write_set_statement(statement->text, ot_ddl_runs_script(statement->stmt));
+}
+
 /* Called before and after a function. */
 static void
 ot_ddl_fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *arg)
 {
 	Outside    *outside = (Outside *) DatumGetPointer(*arg);
+	OtRecorded *recorded = ot_ddl_now.recorded;
 
 	if (prev_fmgr && (!prev_needs_fmgr || prev_needs_fmgr(flinfo->fn_oid)))
 	{
@@ -83,13 +95,12 @@ ot_ddl_fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *arg)
 	if (event == FHET_START)
 	{
 		*arg = (Datum) 0;
-		if (ot_ddl_now.recorded == NULL || !ddl_event_trigger_is_for_one(flinfo->fn_oid))
+		if (recorded == NULL || !ddl_event_trigger_is_for_one(flinfo->fn_oid))
 			return;
 		outside = MemoryContextAlloc(TopTransactionContext, sizeof(Outside));
 		outside->now = ot_ddl_now;
 		outside->in_event_trigger = ot_in_event_trigger;
-		outside->note_again = ot_ddl_now.recorded->text != NULL &&
-			ot_ddl_now.recorded->begun == GetCurrentCommandId(false) &&
+		outside->note_again = recorded->text != NULL && recorded->begun == GetCurrentCommandId(false) &&
 			ot_write_set_take_statement_back();
 		ot_ddl_now.recorded = NULL;
 		ot_ddl_now.truncation = NULL;
@@ -104,14 +115,7 @@ ot_ddl_fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *arg)
 	ot_in_event_trigger = outside->in_event_trigger;
 	*arg = (Datum) 0;
 	if (event == FHET_END && outside->note_again)
-	{
-		CommandCounterIncrement();
-		ot_ddl_now.recorded->begun = GetCurrentCommandId(false);
-		/* the function may have changed settings, which are recorded anew */
-		ot_ddl_name_access_method(ot_ddl_now.recorded->access_methods);
-		ddl_event_trigger_analyze_in_place(ot_ddl_now.recorded);
-		ot_write_set_statement(ot_ddl_now.recorded->text, ot_ddl_runs_script(ot_ddl_now.recorded->stmt));
-	}
+		ddl_event_trigger_record_again(ot_ddl_now.recorded);
 	pfree(outside);
 }
 

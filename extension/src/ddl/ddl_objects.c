@@ -48,10 +48,10 @@ static object_access_hook_type prev_object_access = NULL;
  * and no function has seen it.
  */
 static void
-ddl_objects_record_table(Oid relid)
+ddl_objects_record_table(OtCreateAs *made)
 {
-	Relation	rel = relation_open(relid, NoLock);
-	char	   *text = ot_ddl_create_table_text(rel, ot_ddl_now.create_as->into);
+	Relation	rel = relation_open(made->relid, NoLock);
+	char	   *text = ot_ddl_create_table_text(rel, made->into);
 
 	relation_close(rel, NoLock);
 	ot_write_set_statement(text, false);
@@ -116,9 +116,89 @@ ddl_objects_may_rename(Oid class_id, Oid object_id)
 }
 
 static void
-ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
-					 int sub_id, void *arg)
+ddl_objects_call_function(Oid function)
 {
+	/* the only function of the server's that makes what is in definitions */
+	if (function == F_PG_IMPORT_SYSTEM_COLLATIONS && ot_capturing())
+		ot_ddl_refuse("pg_import_system_collations()",
+					  "Use CREATE COLLATION for those that are needed.");
+	ot_ddl_large_object_function(function);
+}
+
+static void
+ddl_objects_function(ObjectAccessType access, Oid function)
+{
+	OtRecorded *recorded = ot_ddl_now.recorded;
+
+	if (access == OAT_DROP)
+		ot_function_before_drop(function, recorded != NULL);
+	else if (access == OAT_POST_CREATE)
+	{
+		if (ot_ddl_replaying)
+			ot_setting_note_function(function);
+		if (recorded != NULL)
+			ot_ddl_note_oid(&recorded->functions, function);
+	}
+}
+
+static void
+ddl_objects_made_relation(Oid relid, ObjectAccessPostCreate *made)
+{
+	OtRecorded *recorded = ot_ddl_now.recorded;
+	OtCreateAs *create_as = ot_ddl_now.create_as;
+
+	if (recorded != NULL)
+		ot_ddl_note_oid(&recorded->relations, relid);
+	/* the first relation at this depth is the table; TOAST follows */
+	if (create_as != NULL && create_as->depth == ot_ddl_now.depth && !OidIsValid(create_as->relid))
+	{
+		create_as->relid = relid;
+		if (!create_as->matview)
+			ddl_objects_record_table(create_as);
+	}
+	else if (recorded == NULL && ot_capturing())
+		ddl_objects_check_made(relid, made);
+}
+
+static void
+ddl_objects_relation(ObjectAccessType access, Oid relid, void *arg)
+{
+	OtRecorded *recorded = ot_ddl_now.recorded;
+	OtTruncation *truncation = ot_ddl_now.truncation;
+	LOCKTAG		tag;
+
+	switch (access)
+	{
+		case OAT_POST_CREATE:
+			ddl_objects_made_relation(relid, arg);
+			break;
+		case OAT_TRUNCATE:
+			if (truncation != NULL && !truncation->told)
+				ot_ddl_note_oid(&truncation->relids, relid);
+			break;
+		case OAT_DROP:
+			if (ot_is_apply_worker)
+				ot_ddl_drops_subscribed(relid);
+			ot_child_leaves(relid);
+			if (recorded != NULL)
+				ot_ddl_take_relation_key(relid);
+			break;
+		case OAT_POST_ALTER:
+			/* the catalog cache still has the old name */
+			SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+			if (recorded != NULL && OT_LOCK_IS_HELD_BY_ME(&tag, AccessExclusiveLock))
+				ot_ddl_take_relation_key(relid);
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id, int sub_id, void *arg)
+{
+	OtRecorded *recorded;
+
 	ot_ddl_keep_error_context();
 	/* the session's temporary objects are dropped after FATAL, where no PG_FINALLY has run */
 	if (proc_exit_inprogress)
@@ -129,78 +209,28 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 	if (prev_object_access)
 		prev_object_access(access, class_id, object_id, sub_id, arg);
 
+	recorded = ot_ddl_now.recorded;
 	if (access == OAT_FUNCTION_EXECUTE)
 	{
-		/* the only function of the server's that makes what is in definitions */
-		if (object_id == F_PG_IMPORT_SYSTEM_COLLATIONS && ot_capturing())
-			ot_ddl_refuse("pg_import_system_collations()",
-						  "Use CREATE COLLATION for those that are needed.");
-		ot_ddl_large_object_function(object_id);
+		ddl_objects_call_function(object_id);
 		return;
 	}
 	if (sub_id != 0)
 		return;
 	if (class_id == LargeObjectRelationId)
 	{
-		ot_ddl_large_object_access(access, object_id,
-								   ot_ddl_now.recorded != NULL && IsA(ot_ddl_now.recorded->stmt, DropOwnedStmt));
+		ot_ddl_large_object_access(access, object_id, recorded != NULL && IsA(recorded->stmt, DropOwnedStmt));
 		return;
 	}
 	if ((access == OAT_POST_CREATE || access == OAT_POST_ALTER) && unlikely(ot_ddl_now.made != NULL))
 		ddl_objects_note_made(class_id, object_id);
-	if (class_id == ProcedureRelationId && access == OAT_DROP)
-		ot_function_before_drop(object_id, ot_ddl_now.recorded != NULL);
-	if (class_id == ProcedureRelationId && access == OAT_POST_CREATE && ot_ddl_replaying)
-		ot_setting_note_function(object_id);
-	if (class_id == ProcedureRelationId && access == OAT_POST_CREATE && ot_ddl_now.recorded != NULL)
-		ot_ddl_note_oid(&ot_ddl_now.recorded->functions, object_id);
-	if (class_id == RelationRelationId && access == OAT_POST_CREATE && ot_ddl_now.recorded != NULL)
-		ot_ddl_note_oid(&ot_ddl_now.recorded->relations, object_id);
-	if (ot_ddl_now.recorded != NULL &&
+	if (class_id == ProcedureRelationId)
+		ddl_objects_function(access, object_id);
+	if (recorded != NULL &&
 		(access == OAT_DROP || (access == OAT_POST_ALTER && ddl_objects_may_rename(class_id, object_id))))
 		ot_object_take_key(class_id, object_id);
-	if (class_id != RelationRelationId)
-		return;
-	if (access == OAT_DROP && ot_is_apply_worker)
-		ot_ddl_drops_subscribed(object_id);
-
-	switch (access)
-	{
-		case OAT_POST_CREATE:
-			/* the first relation at this depth is the table; TOAST follows */
-			if (ot_ddl_now.create_as != NULL && ot_ddl_now.create_as->depth == ot_ddl_now.depth &&
-				!OidIsValid(ot_ddl_now.create_as->relid))
-			{
-				ot_ddl_now.create_as->relid = object_id;
-				if (!ot_ddl_now.create_as->matview)
-					ddl_objects_record_table(object_id);
-			}
-			else if (ot_ddl_now.recorded == NULL && ot_capturing())
-				ddl_objects_check_made(object_id, arg);
-			break;
-		case OAT_TRUNCATE:
-			if (ot_ddl_now.truncation != NULL && !ot_ddl_now.truncation->told)
-				ot_ddl_note_oid(&ot_ddl_now.truncation->relids, object_id);
-			break;
-		case OAT_DROP:
-			ot_child_leaves(object_id);
-			if (ot_ddl_now.recorded != NULL)
-				ot_ddl_take_relation_key(object_id);
-			break;
-		case OAT_POST_ALTER:
-			/* the catalog cache still has the old name */
-			if (ot_ddl_now.recorded != NULL)
-			{
-				LOCKTAG		tag;
-
-				SET_LOCKTAG_RELATION(tag, MyDatabaseId, object_id);
-				if (OT_LOCK_IS_HELD_BY_ME(&tag, AccessExclusiveLock))
-					ot_ddl_take_relation_key(object_id);
-			}
-			break;
-		default:
-			break;
-	}
+	if (class_id == RelationRelationId)
+		ddl_objects_relation(access, object_id, arg);
 }
 
 void
