@@ -12,7 +12,7 @@
  *
  * Whether there may be any is noted in shared memory, so that statements need
  * not look.  It is written by those who hold the lock that stands for the schema
- * key (ddl.c).
+ * key (ddl_share.c).
  *
  * Runs in backends and in the apply worker.
  *

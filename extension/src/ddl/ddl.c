@@ -11,21 +11,6 @@
  * happens inside a statement is the matter of ddl_objects.c and
  * ddl_event_trigger.c, what travels as its results that of ddl_results.c.
  *
- * Keys.  Every lock that the applied statement may need, and that a decided
- * local transaction may hold, must be a key of both:
- *	- the schema key, in mode UPDATE, against all other DDL, and a lock that
- *	  stands for it in each server;
- *	- the relations that the statement locks: taken at COMMIT from the locks
- *	  that the transaction holds by then (held_locks.c), under the names that
- *	  the relations have at that time;
- *	- names that a relation loses by DROP, RENAME or SET SCHEMA: taken here,
- *	  just before the catalogs change;
- *	- what functions compute (ot_hash_code()), for statements that may change
- *	  it;
- *	- the names of other objects that values refer to (object_name.c), if an
- *	  object loses its name: also taken here;
- *	- relations whose rows change their meaning without a lock (ddl_lock.c).
- *
  * IMPORT FOREIGN SCHEMA is recorded as each CREATE FOREIGN TABLE that the foreign
  * server's wrapper has answered with.
  *
@@ -40,9 +25,7 @@
  */
 #include "ddl/ddl_running.h"
 
-#include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/pg_class.h"
 #include "commands/event_trigger.h"
 #include "commands/extension.h"
 #include "commands/user.h"
@@ -51,7 +34,6 @@
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "capture/capture.h"
 
@@ -63,40 +45,6 @@ static void ot_ddl_process_utility(PlannedStmt *pstmt, const char *query, bool r
 								   ProcessUtilityContext context, ParamListInfo params,
 								   QueryEnvironment *env, DestReceiver *dest,
 								   QueryCompletion *completion);
-
-/* ---- keys ---- */
-
-bool
-ot_ddl_has_table_key(char relkind)
-{
-	return relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE ||
-		relkind == RELKIND_VIEW || relkind == RELKIND_MATVIEW ||
-		relkind == RELKIND_SEQUENCE || relkind == RELKIND_FOREIGN_TABLE;
-}
-
-/*
- * Takes the key for the relation's name in the catalogs as the current command
- * sees them, that is, before its own changes.
- */
-void
-ot_ddl_take_relation_key(Oid relid)
-{
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	Form_pg_class form;
-	bool		take;
-
-	if (!HeapTupleIsValid(tuple))
-		return;
-	form = (Form_pg_class) GETSTRUCT(tuple);
-	take = ot_ddl_has_table_key(form->relkind) &&
-		(!OidIsValid(form->relrewrite) || form->relrewrite == relid) &&
-		form->relpersistence != RELPERSISTENCE_TEMP;
-	ReleaseSysCache(tuple);
-	if (take)
-		ot_write_set_key_now(ot_hash_relation(relid), OT_UPDATE, relid);
-}
-
-/* ---- recording ---- */
 
 /*
  * Records the statement, and in *noted what it has recorded.  Returns the parse tree to

@@ -5,12 +5,12 @@
  *
  * Runs in the apply worker, in the transaction of the entry, with the transaction
  * time of the original transaction.  The statement runs as the role that ran it
- * there, with the settings that it had there.  It fires no event triggers (ddl.c);
- * but what its functions write, into tables whose rows are this server's own, fires
- * triggers as everywhere, since only superusers may switch them off.  So does what
- * the script of an extension writes, since triggers fill in columns.  After an
- * ERROR, the end of the transaction restores role and settings; the entry is then
- * tried again, since it is decided.
+ * there, with the settings that it had there.  It fires no event triggers
+ * (ddl_event_trigger.c); but what its functions write, into tables whose rows are
+ * this server's own, fires triggers as everywhere, since only superusers may switch
+ * them off.  So does what the script of an extension writes, since triggers fill in
+ * columns.  After an ERROR, the end of the transaction restores role and settings;
+ * the entry is then tried again, since it is decided.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0

@@ -55,10 +55,6 @@ ot_ddl_note_oid(List **list, Oid oid)
 	MemoryContextSwitchTo(old);
 }
 
-/* ddl.c */
-extern bool ot_ddl_has_table_key(char relkind);
-extern void ot_ddl_take_relation_key(Oid relid);
-
 /* ddl_call.c; more of it is in ddl.h */
 extern void ot_ddl_keep_error_context(void);
 
@@ -71,6 +67,8 @@ extern void ot_ddl_take_schema_key_for(Node *stmt, const char *query);
 extern bool ot_ddl_index_is_built_in(Oid index);
 
 /* ddl_lock.c */
+extern bool ot_ddl_has_table_key(char relkind);
+extern void ot_ddl_take_relation_key(Oid relid);
 extern void ot_ddl_lock_relations(Node *stmt);
 extern LOCKMODE ot_ddl_unique_index_lock(Oid table);
 extern void ot_ddl_each_of_role(Oid role, void (*callback) (ObjectAddress object, void *context), void *context);

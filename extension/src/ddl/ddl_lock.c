@@ -1,10 +1,25 @@
 /*-------------------------------------------------------------------------
  *
  * ddl_lock.c
- *	  Locks relations that a statement affects although PostgreSQL does not lock
- *	  them.
+ *	  Keys of statements; locks on relations that a statement affects although
+ *	  PostgreSQL does not lock them.
  *
- * After most of these statements, a row that was written before them has
+ * Every lock that the applied statement may need, and that a decided local
+ * transaction may hold, must be a key of both:
+ *	- the schema key, in mode UPDATE, against all other DDL, and a lock that
+ *	  stands for it in each server;
+ *	- the relations that the statement locks: taken at COMMIT from the locks
+ *	  that the transaction holds by then (held_locks.c), under the names that
+ *	  the relations have at that time;
+ *	- names that a relation loses by DROP, RENAME or SET SCHEMA: taken just
+ *	  before the catalogs change (ddl_objects.c);
+ *	- what functions compute (ot_hash_code()), for statements that may change
+ *	  it (ddl.c);
+ *	- the names of other objects that values refer to (object_name.c), if an
+ *	  object loses its name: likewise;
+ *	- relations that PostgreSQL does not lock.
+ *
+ * After most statements of the last kind, a row that was written before them has
  * another meaning:
  *	- ALTER SCHEMA ... RENAME: tables have other names;
  *	- NOT NULL that is found to hold (PostgreSQL 18), by which a unique index may
@@ -77,6 +92,40 @@
 #include "utils/syscache.h"
 
 #include "capture/capture.h"
+
+/* ---- keys ---- */
+
+bool
+ot_ddl_has_table_key(char relkind)
+{
+	return relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE ||
+		relkind == RELKIND_VIEW || relkind == RELKIND_MATVIEW ||
+		relkind == RELKIND_SEQUENCE || relkind == RELKIND_FOREIGN_TABLE;
+}
+
+/*
+ * Takes the key for the relation's name in the catalogs as the current command
+ * sees them, that is, before its own changes.
+ */
+void
+ot_ddl_take_relation_key(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Form_pg_class form;
+	bool		take;
+
+	if (!HeapTupleIsValid(tuple))
+		return;
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	take = ot_ddl_has_table_key(form->relkind) &&
+		(!OidIsValid(form->relrewrite) || form->relrewrite == relid) &&
+		form->relpersistence != RELPERSISTENCE_TEMP;
+	ReleaseSysCache(tuple);
+	if (take)
+		ot_write_set_key_now(ot_hash_relation(relid), OT_UPDATE, relid);
+}
+
+/* ---- locks ---- */
 
 /*
  * What a walk over dependencies has visited, since many paths may lead to the

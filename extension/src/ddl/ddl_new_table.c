@@ -14,7 +14,7 @@
  * statement, also within the script of an extension.
  *
  * A table that C code makes without a statement does not come through here; it
- * is refused (ddl.c).
+ * is refused (ddl_objects.c).
  *
  * Runs in backends and in the apply worker.
  *
