@@ -48,16 +48,17 @@ static void ot_ddl_process_utility(PlannedStmt *pstmt, const char *query, bool r
 
 /*
  * Records the statement, and in *noted what it has recorded.  Returns the parse tree to
- * run, which differs from the given one if a password was replaced by its
- * verifier, LIKE by columns, an extension got its version, a partition's bound
- * was computed, or a query was analyzed again.
+ * run, which differs from the given one if CONCURRENTLY was left out, a password was
+ * replaced by its verifier, LIKE by columns, an extension got its version, a
+ * partition's bound was computed, or a query was analyzed again.
  */
 static Node *
-ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, OtRecorded *noted)
+ddl_record_statement(const OtUtility *call, OtRecorded *noted)
 {
-	int			offset;
-	char	   *text = ot_ddl_statement_text(pstmt, query, &offset);
+	Node	   *stmt = ot_index_without_concurrently(call->node);
 	Node	   *given = stmt;
+	int			offset;
+	char	   *text = ot_ddl_statement_text(call->pstmt, call->query, &offset);
 
 	ot_ddl_check_text(text, stmt);
 	if (IsA(stmt, CreateRoleStmt) || IsA(stmt, AlterRoleStmt))
@@ -72,7 +73,7 @@ ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, OtRecord
 		stmt = ot_ddl_write_like(stmt, &text, offset);
 	stmt = ot_ddl_analyze_again(stmt, text);
 	stmt = ot_ddl_name_version(stmt, &text);
-	stmt = ot_ddl_compute_bound(stmt, &text, offset, query);
+	stmt = ot_ddl_compute_bound(stmt, &text, offset, call->query);
 	ot_ddl_name_session_user(&text);
 	if (ot_ddl_may_change_code(stmt))
 		ot_write_set_key_now(ot_hash_code(), OT_UPDATE, InvalidOid);
@@ -215,6 +216,82 @@ ddl_check_function_of_index(Node *stmt)
 		PreventCommandIfReadOnly(GetCommandTagName(CreateCommandTag(stmt)));
 }
 
+static uint8
+ddl_truncate_flags(TruncateStmt *stmt)
+{
+	return OT_EMPTIED_TRUNCATED |
+		(stmt->restart_seqs ? OT_EMPTIED_RESTART : 0) |
+		(stmt->behavior == DROP_CASCADE ? OT_EMPTIED_CASCADE : 0);
+}
+
+/* Runs a statement: what is recorded of it comes first, what is checked of its work follows. */
+static void
+ddl_run_as(OtUtility *call, OtStatementKind kind, bool is_temporary)
+{
+	bool		is_recorded = kind == OT_STATEMENT_SCHEMA;
+	OtRecorded	statement = {NULL};
+	OtCreateAs	new_table = {NULL};
+	OtTruncation emptied = {NIL};
+	List	   *made = NIL;
+	CreateTableAsStmt *makes;
+	bool		pushed = false;
+	uint64		catalog_rows = 0;
+	NodeTag		tag;
+
+	if (kind != OT_STATEMENT_LOCAL && kind != OT_STATEMENT_TRUNCATE)
+		ot_ddl_check_may_travel(GetCommandTagName(CreateCommandTag(call->node)));
+	if (is_recorded)
+	{
+		pushed = ot_detach_under_lock(call->node);
+		statement.fills = ot_ddl_fills(call->node, call->query, &statement.emptied, &statement.fills_children);
+		ot_ddl_empty_first(&statement);
+		call->node = ddl_record_statement(call, &statement);
+		ot_index_jobs_finish(call->node);
+	}
+	call->node = ot_ddl_choose_access_method(call->node, &statement.access_methods);
+	makes = kind != OT_STATEMENT_LOCAL ? ot_ddl_create_as(call->node) : NULL;
+	if (makes != NULL)
+	{
+		new_table.into = makes->into;
+		new_table.matview = kind != OT_STATEMENT_CREATE_AS;
+	}
+	if (is_recorded)
+	{
+		statement.stmt = call->node;
+		statement.results = makes != NULL;
+		ot_ddl_check_like(call->node);
+	}
+	if (kind == OT_STATEMENT_TRUNCATE)
+		emptied.flags = ddl_truncate_flags((TruncateStmt *) call->node);
+	if (kind == OT_STATEMENT_TRUNCATE || kind == OT_STATEMENT_REFRESH)
+		catalog_rows = ot_unseen_catalog_rows();
+	/* the tree of a CALL may be gone once it has ended a transaction */
+	tag = nodeTag(call->node);
+
+	ddl_run_statement(call, is_recorded ? &statement : NULL, makes ? &new_table : NULL,
+					  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL, is_temporary ? &made : NULL);
+
+	if (kind == OT_STATEMENT_REFRESH || emptied.all_travel)
+		ot_unseen_catalog_rows_travel(catalog_rows);
+	if (tag == T_LockStmt)
+	{
+		ot_own_tables_check_statement(call->node);
+		if (ot_capturing())
+			ot_lock_table_note((LockStmt *) call->node);
+	}
+	if (pushed)
+		PopActiveSnapshot();
+	if (is_recorded && (tag == T_CreatePublicationStmt || tag == T_AlterPublicationStmt))
+		ot_detach_check_marks();
+	if (is_recorded || kind == OT_STATEMENT_CREATE_AS)
+		ot_ddl_check_dependencies(statement.functions);
+	if (is_temporary)
+		ot_ddl_check_made(made);
+	ot_ddl_check_relations(statement.relations);
+	if (OidIsValid(statement.index))
+		ot_index_await(statement.index);
+}
+
 /* Runs a statement of ours, as if the client had sent it next. */
 static void
 ddl_run_second(const char *text, const OtUtility *first)
@@ -237,14 +314,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		context, params, env, dest, completion};
 	Node	   *node = call.node;
 	OtStatementKind kind = OT_STATEMENT_LOCAL;
-	OtCreateAs	new_table = {NULL};
-	OtTruncation emptied = {NIL};
-	OtRecorded	statement = {NULL};
-	CreateTableAsStmt *makes;
-	bool		pushed = false;
 	bool		is_temporary = false;
-	List	   *made = NIL;
-	uint64		catalog_rows = 0;
 
 	ddl_check_function_of_index(node);
 	if (ot_is_apply_worker)
@@ -285,60 +355,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		ot_index_wait_politely(node, context);
 		kind = ot_ddl_classify(node, query, &is_temporary);
 	}
-	if (kind != OT_STATEMENT_LOCAL && kind != OT_STATEMENT_TRUNCATE)
-		ot_ddl_check_may_travel(GetCommandTagName(CreateCommandTag(node)));
-	if (kind == OT_STATEMENT_SCHEMA)
-	{
-		pushed = ot_detach_under_lock(node);
-		statement.fills = ot_ddl_fills(node, query, &statement.emptied, &statement.fills_children);
-		ot_ddl_empty_first(&statement);
-		node = ot_index_without_concurrently(node);
-		node = ddl_record_statement(pstmt, node, query, &statement);
-		ot_index_jobs_finish(node);
-	}
-	node = ot_ddl_choose_access_method(node, &statement.access_methods);
-	if (kind == OT_STATEMENT_SCHEMA)
-	{
-		statement.stmt = node;
-		statement.results = ot_ddl_create_as(node) != NULL;
-	}
-	makes = kind != OT_STATEMENT_LOCAL ? ot_ddl_create_as(node) : NULL;
-	if (makes != NULL)
-	{
-		new_table.into = makes->into;
-		new_table.matview = kind != OT_STATEMENT_CREATE_AS;
-	}
-	if (kind == OT_STATEMENT_TRUNCATE)
-		emptied.flags = OT_EMPTIED_TRUNCATED |
-			(((TruncateStmt *) node)->restart_seqs ? OT_EMPTIED_RESTART : 0) |
-			(((TruncateStmt *) node)->behavior == DROP_CASCADE ? OT_EMPTIED_CASCADE : 0);
-
-	if (statement.stmt != NULL)
-		ot_ddl_check_like(node);
-	if (kind == OT_STATEMENT_TRUNCATE || kind == OT_STATEMENT_REFRESH)
-		catalog_rows = ot_unseen_catalog_rows();
-	call.node = node;
-	ddl_run_statement(&call, statement.stmt ? &statement : NULL,
-					  makes ? &new_table : NULL,
-					  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL,
-					  is_temporary ? &made : NULL);
-	if (kind == OT_STATEMENT_REFRESH || emptied.all_travel)
-		ot_unseen_catalog_rows_travel(catalog_rows);
-	if (IsA(node, LockStmt))
-		ot_own_tables_check_statement(node);
-	if (IsA(node, LockStmt) && ot_capturing())
-		ot_lock_table_note((LockStmt *) node);
-	if (pushed)
-		PopActiveSnapshot();
-	if (kind == OT_STATEMENT_SCHEMA && (IsA(node, CreatePublicationStmt) || IsA(node, AlterPublicationStmt)))
-		ot_detach_check_marks();
-	if (kind == OT_STATEMENT_SCHEMA || kind == OT_STATEMENT_CREATE_AS)
-		ot_ddl_check_dependencies(statement.functions);
-	if (is_temporary)
-		ot_ddl_check_made(made);
-	ot_ddl_check_relations(statement.relations);
-	if (OidIsValid(statement.index))
-		ot_index_await(statement.index);
+	ddl_run_as(&call, kind, is_temporary);
 }
 
 void
