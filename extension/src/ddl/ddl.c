@@ -155,7 +155,7 @@ ddl_run_with_verifier(const OtUtility *call)
 }
 
 /*
- * Runs the statement with the static state set up for it.  `statement`,
+ * Runs the statement with ot_ddl_now set up for it.  `statement`,
  * `running`, `truncating` and `made` are NULL if it is no recorded statement, no
  * CREATE TABLE AS, no TRUNCATE or not about temporary objects, respectively.
  */
@@ -164,6 +164,8 @@ ddl_run_statement(const OtUtility *call, OtRecorded *statement, OtCreateAs *runn
 				  OtTruncation *truncating, List **made)
 {
 	Node	   *node = call->node;
+	/* the tree of a CALL may be gone once it has ended a transaction */
+	RefreshMatViewStmt *refresh = IsA(node, RefreshMatViewStmt) ? (RefreshMatViewStmt *) node : NULL;
 	OtDdlNow	outer = ot_ddl_now;
 
 	PG_TRY();
@@ -194,7 +196,7 @@ ddl_run_statement(const OtUtility *call, OtRecorded *statement, OtCreateAs *runn
 			ddl_run_with_verifier(call);
 		else
 			ot_call_process_utility(call);
-		ot_ddl_note_results(node, statement, running);
+		ot_ddl_note_results(refresh, statement, running);
 	}
 	PG_FINALLY();
 	{
@@ -301,7 +303,8 @@ ddl_run_second(const char *text, const OtUtility *first)
 	pstmt->commandType = CMD_UTILITY;
 	pstmt->canSetTag = true;
 	pstmt->utilityStmt = linitial_node(RawStmt, pg_parse_query(text))->stmt;
-	ot_ddl_process_utility(pstmt, text, false, first->context, first->params, first->env, first->dest, first->completion);
+	ot_ddl_process_utility(pstmt, text, false, first->context, first->params, first->env,
+						   first->dest, first->completion);
 }
 
 static void

@@ -20,7 +20,6 @@
 #include "ddl/ddl_running.h"
 
 #include "access/relation.h"
-#include "access/xact.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_amop.h"
 #include "catalog/pg_amproc.h"

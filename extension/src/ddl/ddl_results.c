@@ -49,7 +49,6 @@
 #include "utils/rel.h"
 
 #include "capture/capture.h"
-#include "shmem/shmem.h"
 
 /* ---- what functions may change ---- */
 
@@ -244,13 +243,12 @@ ddl_results_note_refilled(OtRecorded *statement)
 	}
 }
 
-/* Captures results that travel, once the statement has run. */
+/* Captures results that travel, once the statement has run, which may be any of these or none. */
 void
-ot_ddl_note_results(Node *node, OtRecorded *statement, OtCreateAs *running)
+ot_ddl_note_results(RefreshMatViewStmt *refresh, OtRecorded *statement, OtCreateAs *running)
 {
-	if (IsA(node, RefreshMatViewStmt) && ot_in_replicated_database())
+	if (refresh && ot_in_replicated_database())
 	{
-		RefreshMatViewStmt *refresh = (RefreshMatViewStmt *) node;
 		Oid			relid = RangeVarGetRelid(refresh->relation, NoLock, false);
 
 		if (get_rel_persistence(relid) != RELPERSISTENCE_TEMP)

@@ -85,6 +85,6 @@ extern void ot_ddl_objects_init(void);
 extern void ot_ddl_results_init(void);
 extern void ot_ddl_check_may_travel(const char *tag);
 extern void ot_ddl_empty_first(OtRecorded *statement);
-extern void ot_ddl_note_results(Node *node, OtRecorded *statement, OtCreateAs *running);
+extern void ot_ddl_note_results(RefreshMatViewStmt *refresh, OtRecorded *statement, OtCreateAs *running);
 
 #endif							/* ONETRIP_DDL_RUNNING_H */
