@@ -101,7 +101,7 @@ static void (*launch_worker) (void) = NULL;
 /* ---- the statements ---- */
 
 static PartitionCmd *
-detach_of(Node *stmt, AlterTableType subtype)
+ddl_detach_of(Node *stmt, AlterTableType subtype)
 {
 	ListCell   *lc;
 
@@ -121,7 +121,7 @@ detach_of(Node *stmt, AlterTableType subtype)
 PartitionCmd *
 ot_detach_concurrently_of(Node *stmt)
 {
-	PartitionCmd *detach = detach_of(stmt, AT_DetachPartition);
+	PartitionCmd *detach = ddl_detach_of(stmt, AT_DetachPartition);
 
 	return detach != NULL && detach->concurrent ? detach : NULL;
 }
@@ -129,7 +129,7 @@ ot_detach_concurrently_of(Node *stmt)
 bool
 ot_detach_is_finalize(Node *stmt)
 {
-	return detach_of(stmt, AT_DetachPartitionFinalize) != NULL;
+	return ddl_detach_of(stmt, AT_DetachPartitionFinalize) != NULL;
 }
 
 /* What PostgreSQL refuses for DETACH PARTITION CONCURRENTLY. */
@@ -161,10 +161,10 @@ ot_detach_check(Oid parent)
  * run as any other, and fail.
  */
 static bool
-detach_find(Node *stmt, Oid *parent, Oid *partition)
+ddl_detach_find(Node *stmt, Oid *parent, Oid *partition)
 {
 	PartitionCmd *begin = ot_detach_concurrently_of(stmt);
-	PartitionCmd *finalize = detach_of(stmt, AT_DetachPartitionFinalize);
+	PartitionCmd *finalize = ddl_detach_of(stmt, AT_DetachPartitionFinalize);
 	bool		marked;
 	TransactionId xmin;
 
@@ -178,7 +178,7 @@ detach_find(Node *stmt, Oid *parent, Oid *partition)
 
 /* NULL: it is gone */
 static const char *
-detach_qualified_name(Oid relid)
+ddl_detach_qualified_name(Oid relid)
 {
 	const char *name = get_rel_name(relid);
 	const char *schema = name != NULL ? get_namespace_name(get_rel_namespace(relid)) : NULL;
@@ -187,7 +187,7 @@ detach_qualified_name(Oid relid)
 }
 
 static void
-detach_check_there(const Detaching *detaching)
+ddl_detach_check_there(const Detaching *detaching)
 {
 	bool		no_parent = get_rel_name(detaching->parent) == NULL;
 
@@ -206,7 +206,7 @@ detach_check_there(const Detaching *detaching)
  * since all nodes are asked for that.
  */
 static char *
-detach_not_ready(Oid partition)
+ddl_detach_not_ready(Oid partition)
 {
 	static const char *const queries[] = {
 		/* told that it is not ready */
@@ -260,7 +260,7 @@ detach_not_ready(Oid partition)
 
 /* The same, if it is marked; notes that they are ready. */
 static char *
-detach_marked_not_ready(Oid parent, Oid partition)
+ddl_detach_marked_not_ready(Oid parent, Oid partition)
 {
 	bool		marked;
 	TransactionId xmin;
@@ -268,7 +268,7 @@ detach_marked_not_ready(Oid parent, Oid partition)
 
 	if (ot_detach_parent_of(partition, &marked, &xmin) != parent || !marked)
 		return NULL;
-	region = detach_not_ready(partition);
+	region = ddl_detach_not_ready(partition);
 	if (region == NULL)
 	{
 		ready_partition = partition;
@@ -279,7 +279,7 @@ detach_marked_not_ready(Oid parent, Oid partition)
 
 /* May it succeed the next time?  `committing`: it is an error of COMMIT, which every wait for the others may end with. */
 static bool
-detach_error_passes(int code, bool committing, bool looks)
+ddl_detach_error_passes(int code, bool committing, bool looks)
 {
 	if (code == OT_ERR_LOST)
 		return true;
@@ -295,7 +295,7 @@ detach_error_passes(int code, bool committing, bool looks)
  * the step may be tried again, in PortalContext; NULL: there was none.
  */
 static ErrorData *
-detach_try(void (*step) (Detaching *detaching, void *what), Detaching *detaching, void *what)
+ddl_detach_try(void (*step) (Detaching *detaching, void *what), Detaching *detaching, void *what)
 {
 	ErrorData  *volatile error = NULL;
 	volatile bool committing = false;
@@ -312,7 +312,7 @@ detach_try(void (*step) (Detaching *detaching, void *what), Detaching *detaching
 	{
 		MemoryContextSwitchTo(PortalContext);
 		error = CopyErrorData();
-		if (!detach_error_passes(error->sqlerrcode, committing, what != NULL))
+		if (!ddl_detach_error_passes(error->sqlerrcode, committing, what != NULL))
 			PG_RE_THROW();
 		FlushErrorState();
 		AbortCurrentTransaction();
@@ -324,16 +324,16 @@ detach_try(void (*step) (Detaching *detaching, void *what), Detaching *detaching
 
 /* A signal that was meant for the transaction before may come only now. */
 static void
-detach_pause(Detaching *detaching, void *ms)
+ddl_detach_pause(Detaching *detaching, void *ms)
 {
 	ot_index_pause(*(int *) ms);
 }
 
 static void
-detach_look(Detaching *detaching, void *what)
+ddl_detach_look(Detaching *detaching, void *what)
 {
 	char	  **region = what;
-	char	   *found = detach_marked_not_ready(detaching->parent, detaching->partition);
+	char	   *found = ddl_detach_marked_not_ready(detaching->parent, detaching->partition);
 
 	*region = found != NULL ? MemoryContextStrdup(PortalContext, found) : NULL;
 }
@@ -344,7 +344,7 @@ detach_look(Detaching *detaching, void *what)
  * between.
  */
 static void
-detach_await(Detaching *detaching)
+ddl_detach_await(Detaching *detaching)
 {
 	for (int looks = 1;; looks++)
 	{
@@ -352,7 +352,7 @@ detach_await(Detaching *detaching)
 		int			ms = looks < LOOKS_AT_FIRST ? WAIT_MS : WAIT_LATER_MS;
 
 		launch_worker();
-		if (detach_try(detach_look, detaching, &region) != NULL)
+		if (ddl_detach_try(ddl_detach_look, detaching, &region) != NULL)
 			region = ot_region;
 		if (region == NULL)
 			return;
@@ -363,7 +363,7 @@ detach_await(Detaching *detaching)
 							   detaching->partition_name),
 					 errhint("onetrip.jobs shows which regions are done. If you give up, the partition is left out of queries "
 							 "all the same; run ALTER TABLE ... DETACH PARTITION ... FINALIZE later.")));
-		(void) detach_try(detach_pause, detaching, &ms);
+		(void) ddl_detach_try(ddl_detach_pause, detaching, &ms);
 	}
 }
 
@@ -386,7 +386,7 @@ ot_detach_before_finalize(Node *stmt)
 	if (!in_second || !ot_detach_is_finalize(stmt))
 		return;
 	/* it will fail */
-	if (!detach_find(stmt, &parent, &partition) || !ot_detach_is_marked(parent, partition))
+	if (!ddl_detach_find(stmt, &parent, &partition) || !ot_detach_is_marked(parent, partition))
 		return;
 	ot_detach_locks(parent, partition, true, &relids, &modes);
 	ot_ddl_stand_in_line();
@@ -411,8 +411,8 @@ ot_detach_under_lock(Node *stmt)
 
 	if (!ot_detach_is_finalize(stmt))
 		return ot_detach_see_marks();
-	if (detach_find(stmt, &parent, &partition) && ot_detach_parent_of(partition, &marked, &xmin) == parent && marked &&
-		!(partition == ready_partition && TransactionIdEquals(xmin, ready_xmin)))
+	if (ddl_detach_find(stmt, &parent, &partition) && ot_detach_parent_of(partition, &marked, &xmin) == parent &&
+		marked && !(partition == ready_partition && TransactionIdEquals(xmin, ready_xmin)))
 		ereport(ERROR,
 				(errcode(in_second ? OT_ERR_LOST : ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("partition \"%s\" may still be in use in other regions", get_rel_name(partition)),
@@ -425,10 +425,10 @@ ot_detach_under_lock(Node *stmt)
 
 /* In PortalContext; NULL: a table is gone */
 static char *
-detach_second_text(const Detaching *detaching)
+ddl_detach_second_text(const Detaching *detaching)
 {
-	const char *parent = detach_qualified_name(detaching->parent);
-	const char *partition = detach_qualified_name(detaching->partition);
+	const char *parent = ddl_detach_qualified_name(detaching->parent);
+	const char *partition = ddl_detach_qualified_name(detaching->partition);
 	MemoryContext old;
 	char	   *text;
 
@@ -441,9 +441,9 @@ detach_second_text(const Detaching *detaching)
 }
 
 static void
-detach_second(Detaching *detaching, void *what)
+ddl_detach_second(Detaching *detaching, void *what)
 {
-	detaching->text = detach_second_text(detaching);
+	detaching->text = ddl_detach_second_text(detaching);
 	/* somebody else has done it */
 	if (detaching->text == NULL || !ot_detach_is_marked(detaching->parent, detaching->partition))
 		return;
@@ -467,7 +467,7 @@ detach_second(Detaching *detaching, void *what)
  * and ends in a transaction.
  */
 static void
-detach_await_and_finish(Detaching *detaching)
+ddl_detach_await_and_finish(Detaching *detaching)
 {
 	TimestampTz since = 0;
 	LOCKTAG		tag;
@@ -480,14 +480,14 @@ detach_await_and_finish(Detaching *detaching)
 		ErrorData  *error;
 		int			ms = Min(LOST_MS * losses, LOST_MAX_MS);
 
-		detach_await(detaching);
-		detach_check_there(detaching);
-		error = detach_try(detach_second, detaching, NULL);
+		ddl_detach_await(detaching);
+		ddl_detach_check_there(detaching);
+		error = ddl_detach_try(ddl_detach_second, detaching, NULL);
 		if (error == NULL)
 			return;
 		if (error->sqlerrcode == ERRCODE_UNDEFINED_TABLE || error->sqlerrcode == ERRCODE_UNDEFINED_SCHEMA)
 		{
-			char	   *text = detach_second_text(detaching);
+			char	   *text = ddl_detach_second_text(detaching);
 
 			/* not if somebody else has finished it meanwhile */
 			if (text != NULL && strcmp(text, detaching->text) == 0 &&
@@ -503,12 +503,12 @@ detach_await_and_finish(Detaching *detaching)
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("canceling statement due to lock timeout")));
-		(void) detach_try(detach_pause, detaching, &ms);
+		(void) ddl_detach_try(ddl_detach_pause, detaching, &ms);
 	}
 }
 
 static void
-detach_end_transaction(void)
+ddl_detach_end_transaction(void)
 {
 	if (ActiveSnapshotSet())
 		PopActiveSnapshot();
@@ -523,7 +523,7 @@ detach_end_transaction(void)
  * since one of them may wait for this transaction.  Returns whether it is done.
  */
 static bool
-detach_finalize(Detaching *detaching, ProcessUtilityContext context)
+ddl_detach_finalize(Detaching *detaching, ProcessUtilityContext context)
 {
 	if (!ot_detach_is_marked(detaching->parent, detaching->partition))
 		return false;
@@ -531,15 +531,15 @@ detach_finalize(Detaching *detaching, ProcessUtilityContext context)
 	{
 		TransactionId xmin = ActiveSnapshotSet() ? GetActiveSnapshot()->xmin : InvalidTransactionId;
 
-		detach_end_transaction();
+		ddl_detach_end_transaction();
 		if (TransactionIdIsValid(xmin))
 			WaitForOlderSnapshots(xmin, false);
-		detach_await_and_finish(detaching);
+		ddl_detach_await_and_finish(detaching);
 		return true;
 	}
 	for (int looks = 1;; looks++)
 	{
-		char	   *region = detach_marked_not_ready(detaching->parent, detaching->partition);
+		char	   *region = ddl_detach_marked_not_ready(detaching->parent, detaching->partition);
 
 		if (region == NULL)
 			return false;
@@ -559,7 +559,7 @@ detach_finalize(Detaching *detaching, ProcessUtilityContext context)
  * nothing has happened before in the one that it begins in.
  */
 static void
-detach_first(Node *stmt, Detaching *detaching)
+ddl_detach_first(Node *stmt, Detaching *detaching)
 {
 	TimestampTz since = ot_now();
 	List	   *relids;
@@ -569,10 +569,10 @@ detach_first(Node *stmt, Detaching *detaching)
 	char	   *text;
 	bool		pushed;
 
-	detach_end_transaction();
+	ddl_detach_end_transaction();
 	for (;;)
 	{
-		detach_check_there(detaching);
+		ddl_detach_check_there(detaching);
 		ot_detach_locks(detaching->parent, detaching->partition, false, &relids, &modes);
 		ot_ddl_stand_in_line();
 		if (ot_index_try_locks(relids, modes, 0))
@@ -585,9 +585,9 @@ detach_first(Node *stmt, Detaching *detaching)
 	ot_ddl_take_schema_key();
 	EventTriggerDDLCommandStart(stmt);
 	CommandCounterIncrement();
-	detach_check_there(detaching);
+	ddl_detach_check_there(detaching);
 	/* it may have waited for hours */
-	if (!detach_find(stmt, &parent, &partition) || parent != detaching->parent || partition != detaching->partition)
+	if (!ddl_detach_find(stmt, &parent, &partition) || parent != detaching->parent || partition != detaching->partition)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("partition \"%s\" of table \"%s\" was changed concurrently",
@@ -601,7 +601,7 @@ detach_first(Node *stmt, Detaching *detaching)
 				 errmsg("cannot detach partitions concurrently while a publication FOR ALL TABLES has publish_via_partition_root"),
 				 errhint("Detach it without CONCURRENTLY.")));
 	text = psprintf(FIRST "ALTER TABLE %s DETACH PARTITION %s CONCURRENTLY",
-					detach_qualified_name(parent), detach_qualified_name(partition));
+					ddl_detach_qualified_name(parent), ddl_detach_qualified_name(partition));
 	ot_write_set_statement(text, false);
 	ot_detach_begin(parent, partition);
 	if (pushed)
@@ -611,7 +611,7 @@ detach_first(Node *stmt, Detaching *detaching)
 
 /* The table's role need not be allowed to look it up here: it was where the entry comes from. */
 static Oid
-detach_named(RangeVar *name)
+ddl_detach_named(RangeVar *name)
 {
 	Oid			relid = get_relname_relid(name->relname, get_namespace_oid(name->schemaname, false));
 
@@ -632,8 +632,8 @@ ot_detach_apply(const char *text)
 		return false;
 	PushActiveSnapshot(GetTransactionSnapshot());
 	stmt = linitial_node(RawStmt, pg_parse_query(text + strlen(FIRST)))->stmt;
-	ot_detach_begin(detach_named(castNode(AlterTableStmt, stmt)->relation),
-					detach_named(ot_detach_concurrently_of(stmt)->name));
+	ot_detach_begin(ddl_detach_named(castNode(AlterTableStmt, stmt)->relation),
+					ddl_detach_named(ot_detach_concurrently_of(stmt)->name));
 	PopActiveSnapshot();
 	CommandCounterIncrement();
 	launch_worker();
@@ -669,7 +669,7 @@ ot_detach_run(const OtUtility *call, OtDetachSecond run)
 	PreventCommandIfReadOnly("ALTER TABLE");
 	if (begins)
 		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "ALTER TABLE ... DETACH CONCURRENTLY");
-	if (!detach_find(stmt, &parent, &partition))
+	if (!ddl_detach_find(stmt, &parent, &partition))
 		return false;
 	names[0] = get_rel_name(parent);
 	names[1] = get_rel_name(partition);
@@ -687,10 +687,10 @@ ot_detach_run(const OtUtility *call, OtDetachSecond run)
 	detaching->call = call;
 	MemoryContextSwitchTo(old);
 	if (!begins)
-		return detach_finalize(detaching, context);
+		return ddl_detach_finalize(detaching, context);
 	ot_detach_check(parent);
-	detach_first(stmt, detaching);
-	detach_end_transaction();
-	detach_await_and_finish(detaching);
+	ddl_detach_first(stmt, detaching);
+	ddl_detach_end_transaction();
+	ddl_detach_await_and_finish(detaching);
 	return true;
 }

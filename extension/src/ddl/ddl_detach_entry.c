@@ -106,7 +106,7 @@ ot_detach_is_marked(Oid parent, Oid partition)
 
 /* Marks it.  Raises the errors that PostgreSQL raises. */
 static void
-detach_entry_mark(Relation parent, Relation partition)
+ddl_detach_entry_mark(Relation parent, Relation partition)
 {
 	Relation	catalog = table_open(InheritsRelationId, RowExclusiveLock);
 	SysScanDesc scan;
@@ -155,7 +155,7 @@ detach_entry_mark(Relation parent, Relation partition)
  * on the table; it locks the row.
  */
 static void
-detach_entry_lock_row(Relation catalog, Oid relid, ItemPointer place)
+ddl_detach_entry_lock_row(Relation catalog, Oid relid, ItemPointer place)
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 
@@ -169,7 +169,7 @@ detach_entry_lock_row(Relation catalog, Oid relid, ItemPointer place)
 }
 
 static void
-detach_entry_add_check_to(Oid relid, Constraint *check, bool is_child)
+ddl_detach_entry_add_check_to(Oid relid, Constraint *check, bool is_child)
 {
 	Relation	rel = relation_open(relid, RowExclusiveLock);
 	Relation	catalog = table_open(RelationRelationId, RowExclusiveLock);
@@ -178,7 +178,7 @@ detach_entry_add_check_to(Oid relid, Constraint *check, bool is_child)
 
 	if (is_child && !ot_is_apply_worker && !OT_OWNS_RELATION(relid))
 		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(rel->rd_rel->relkind), RelationGetRelationName(rel));
-	detach_entry_lock_row(catalog, relid, &place);
+	ddl_detach_entry_lock_row(catalog, relid, &place);
 	added = AddRelationNewConstraints(rel, NIL, list_make1(copyObject(check)), true, !is_child, true, NULL);
 	UnlockTuple(catalog, &place, ExclusiveLock);
 	table_close(catalog, RowExclusiveLock);
@@ -194,7 +194,7 @@ detach_entry_add_check_to(Oid relid, Constraint *check, bool is_child)
  * the partitioned table (those of a hash).
  */
 static void
-detach_entry_add_check(Relation parent, Relation partition)
+ddl_detach_entry_add_check(Relation parent, Relation partition)
 {
 	List	   *bounds;
 	Constraint *check;
@@ -213,7 +213,7 @@ detach_entry_add_check(Relation parent, Relation partition)
 	check->skip_validation = true;
 	OT_ENFORCE(check);
 	foreach(lc, find_all_inheritors(RelationGetRelid(partition), RowExclusiveLock, NULL))
-		detach_entry_add_check_to(lfirst_oid(lc), check, lfirst_oid(lc) != RelationGetRelid(partition));
+		ddl_detach_entry_add_check_to(lfirst_oid(lc), check, lfirst_oid(lc) != RelationGetRelid(partition));
 }
 
 /* ---- foreign keys ---- */
@@ -223,7 +223,8 @@ detach_entry_add_check(Relation parent, Relation partition)
  * from or to its table.
  */
 static void
-detach_entry_each_foreign_key(Oid partition, void (*callback) (Form_pg_constraint form, void *context), void *context)
+ddl_detach_entry_each_foreign_key(Oid partition, void (*callback) (Form_pg_constraint form, void *context),
+								  void *context)
 {
 	Relation	catalog = table_open(ConstraintRelationId, AccessShareLock);
 	ScanKeyData key;
@@ -248,7 +249,7 @@ detach_entry_each_foreign_key(Oid partition, void (*callback) (Form_pg_constrain
  * statement comes from.  The locks, which are taken in all regions, keep out new ones.
  */
 static void
-detach_entry_check_referenced(Form_pg_constraint form, void *context)
+ddl_detach_entry_check_referenced(Form_pg_constraint form, void *context)
 {
 	Relation	partition = context;
 	Relation	referring;
@@ -296,7 +297,7 @@ ot_detach_all_by_root(void)
  * published here and not there.
  */
 static bool
-detach_entry_is_published(Oid partition)
+ddl_detach_entry_is_published(Oid partition)
 {
 	ListCell   *lc;
 
@@ -312,7 +313,7 @@ detach_entry_is_published(Oid partition)
 /* ---- the first entry ---- */
 
 static void
-detach_entry_add_lock(List **relids, List **modes, Oid relid, LOCKMODE mode)
+ddl_detach_entry_add_lock(List **relids, List **modes, Oid relid, LOCKMODE mode)
 {
 	*relids = lappend_oid(*relids, relid);
 	*modes = lappend_int(*modes, mode);
@@ -328,14 +329,14 @@ typedef struct Locks
 } Locks;
 
 static void
-detach_entry_add_locks(Form_pg_constraint form, void *context)
+ddl_detach_entry_add_locks(Form_pg_constraint form, void *context)
 {
 	Locks	   *locks = context;
 
 	if (form->confrelid == locks->partition)
-		detach_entry_add_lock(locks->relids, locks->modes, form->conrelid, locks->referring);
+		ddl_detach_entry_add_lock(locks->relids, locks->modes, form->conrelid, locks->referring);
 	else if (locks->referenced != NoLock)
-		detach_entry_add_lock(locks->relids, locks->modes, form->confrelid, locks->referenced);
+		ddl_detach_entry_add_lock(locks->relids, locks->modes, form->confrelid, locks->referenced);
 }
 
 /* What the first or the second entry locks, in this order, for an attempt to get all of it. */
@@ -343,7 +344,7 @@ void
 ot_detach_locks(Oid parent, Oid partition, bool second, List **relids, List **modes)
 {
 	LOCKMODE	mode = second ? AccessExclusiveLock :
-		detach_entry_is_published(partition) ? ShareRowExclusiveLock : RowExclusiveLock;
+		ddl_detach_entry_is_published(partition) ? ShareRowExclusiveLock : RowExclusiveLock;
 	Locks		locks = {
 		.partition = partition,
 		.referring = second ? AccessExclusiveLock : ShareLock,
@@ -354,10 +355,10 @@ ot_detach_locks(Oid parent, Oid partition, bool second, List **relids, List **mo
 	ListCell   *lc;
 
 	*relids = *modes = NIL;
-	detach_entry_add_lock(relids, modes, parent, second ? ShareUpdateExclusiveLock : RowExclusiveLock);
+	ddl_detach_entry_add_lock(relids, modes, parent, second ? ShareUpdateExclusiveLock : RowExclusiveLock);
 	foreach(lc, find_all_inheritors(partition, NoLock, NULL))
-		detach_entry_add_lock(relids, modes, lfirst_oid(lc), mode);
-	detach_entry_each_foreign_key(partition, detach_entry_add_locks, &locks);
+		ddl_detach_entry_add_lock(relids, modes, lfirst_oid(lc), mode);
+	ddl_detach_entry_each_foreign_key(partition, ddl_detach_entry_add_locks, &locks);
 }
 
 /* Called with the lock of the schema. */
@@ -376,9 +377,9 @@ ot_detach_begin(Oid parent_oid, Oid partition_oid)
 		LockRelationOid(lfirst_oid(relid), lfirst_int(mode));
 	parent = table_open(parent_oid, NoLock);
 	partition = table_open(partition_oid, NoLock);
-	detach_entry_mark(parent, partition);
-	detach_entry_each_foreign_key(partition_oid, detach_entry_check_referenced, partition);
-	detach_entry_add_check(parent, partition);
+	ddl_detach_entry_mark(parent, partition);
+	ddl_detach_entry_each_foreign_key(partition_oid, ddl_detach_entry_check_referenced, partition);
+	ddl_detach_entry_add_check(parent, partition);
 	ot_index_note_job(partition_oid, OT_DETACH_JOB);
 	table_close(partition, NoLock);
 	table_close(parent, NoLock);
@@ -403,7 +404,7 @@ ot_detach_push_snapshot(void)
 
 /* Calls back for each partition that is marked, until that says that it is enough. */
 static bool
-detach_entry_any(bool (*callback) (Oid partition, TransactionId xmin, void *context), void *context)
+ddl_detach_entry_any(bool (*callback) (Oid partition, TransactionId xmin, void *context), void *context)
 {
 	Relation	jobs = table_openrv(makeRangeVar("onetrip", "job_here", -1), AccessShareLock);
 	SysScanDesc scan = systable_beginscan(jobs, InvalidOid, false, NULL, 0, NULL);
@@ -427,7 +428,7 @@ detach_entry_any(bool (*callback) (Oid partition, TransactionId xmin, void *cont
 }
 
 static bool
-detach_entry_is_missed(Oid partition, TransactionId xmin, void *snapshot)
+ddl_detach_entry_is_missed(Oid partition, TransactionId xmin, void *snapshot)
 {
 	return XidInMVCCSnapshot(xmin, snapshot);
 }
@@ -440,7 +441,7 @@ detach_entry_is_missed(Oid partition, TransactionId xmin, void *snapshot)
 bool
 ot_detach_see_marks(void)
 {
-	if (!ActiveSnapshotSet() || !detach_entry_any(detach_entry_is_missed, GetActiveSnapshot()))
+	if (!ActiveSnapshotSet() || !ddl_detach_entry_any(ddl_detach_entry_is_missed, GetActiveSnapshot()))
 		return false;
 	if (IsolationUsesXactSnapshot())
 		ereport(ERROR,
@@ -453,7 +454,7 @@ ot_detach_see_marks(void)
 }
 
 static bool
-detach_entry_is_there(Oid partition, TransactionId xmin, void *found)
+ddl_detach_entry_is_there(Oid partition, TransactionId xmin, void *found)
 {
 	*(Oid *) found = partition;
 	return true;
@@ -466,7 +467,7 @@ ot_detach_check_marks(void)
 	Oid			partition;
 
 	CommandCounterIncrement();
-	if (detach_entry_any(detach_entry_is_there, &partition) && ot_detach_all_by_root())
+	if (ddl_detach_entry_any(ddl_detach_entry_is_there, &partition) && ot_detach_all_by_root())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot publish all tables with publish_via_partition_root while partition \"%s\" is being detached",

@@ -41,7 +41,7 @@
 
 /* Takes the counter of OIDs on to the next number with this node's remainder. */
 static void
-large_object_choose_number(void)
+ddl_large_object_choose_number(void)
 {
 	uint32		skip;
 
@@ -70,7 +70,7 @@ ot_ddl_large_object_function(Oid function)
 			if (!ot_capturing())
 				return;
 			ot_large_object_check();
-			large_object_choose_number();
+			ddl_large_object_choose_number();
 			break;
 		case F_LOWRITE:
 		case F_LO_PUT:
@@ -123,7 +123,7 @@ ot_ddl_large_object_access(ObjectAccessType access, Oid loid, bool by_statement)
 	{
 		ot_large_object_created(loid);
 		/* for the next one, if this one was made by C code */
-		large_object_choose_number();
+		ddl_large_object_choose_number();
 	}
 	else
 		ot_large_object_unlinked(loid);
@@ -131,7 +131,7 @@ ot_ddl_large_object_access(ObjectAccessType access, Oid loid, bool by_statement)
 
 /* Does the statement change what large objects there are, or whose they are? */
 static bool
-large_object_concerns(Node *stmt)
+ddl_large_object_concerns(Node *stmt)
 {
 	switch (nodeTag(stmt))
 	{
@@ -156,6 +156,6 @@ large_object_concerns(Node *stmt)
 void
 ot_ddl_take_large_object_key(Node *stmt)
 {
-	if (large_object_concerns(stmt))
+	if (ddl_large_object_concerns(stmt))
 		ot_write_set_key_now(ot_hash_large_objects(), OT_UPDATE, InvalidOid);
 }

@@ -103,7 +103,7 @@ ot_reindex_is_concurrent(ReindexStmt *stmt)
 }
 
 static bool
-reindex_is_index(Oid relid)
+ddl_reindex_is_index(Oid relid)
 {
 	char		relkind = get_rel_relkind(relid);
 
@@ -111,7 +111,7 @@ reindex_is_index(Oid relid)
 }
 
 static bool
-reindex_knows_options(ReindexStmt *stmt)
+ddl_reindex_knows_options(ReindexStmt *stmt)
 {
 	ListCell   *lc;
 
@@ -132,7 +132,7 @@ reindex_knows_options(ReindexStmt *stmt)
  * and returns the other one; InvalidOid if there is none.
  */
 static Oid
-reindex_other_end(Oid index, bool is_copy)
+ddl_reindex_other_end(Oid index, bool is_copy)
 {
 	Relation	catalog = table_open(DependRelationId, AccessShareLock);
 	SysScanDesc scan;
@@ -164,13 +164,13 @@ reindex_other_end(Oid index, bool is_copy)
 Oid
 ot_reindex_original(Oid index)
 {
-	return reindex_other_end(index, true);
+	return ddl_reindex_other_end(index, true);
 }
 
 static Oid
-reindex_copy_of(Oid index)
+ddl_reindex_copy_of(Oid index)
 {
-	return reindex_other_end(index, false);
+	return ddl_reindex_other_end(index, false);
 }
 
 /*
@@ -178,7 +178,7 @@ reindex_copy_of(Oid index)
  * schema is the same in all of them at this point of the log.
  */
 static char *
-reindex_choose_name(Relation original)
+ddl_reindex_choose_name(Relation original)
 {
 	Oid			schema = RelationGetNamespace(original);
 	char	   *name = makeObjectName(RelationGetRelationName(original), NULL, LABEL);
@@ -193,7 +193,7 @@ reindex_choose_name(Relation original)
  * DEFERRABLE has no constraint of its own that would say so.
  */
 static void
-reindex_compare_later(Oid copy)
+ddl_reindex_compare_later(Oid copy)
 {
 	Relation	catalog = table_open(IndexRelationId, RowExclusiveLock);
 	HeapTuple	tuple = SearchSysCacheCopy1(INDEXRELID, ObjectIdGetDatum(copy));
@@ -213,7 +213,7 @@ reindex_compare_later(Oid copy)
  * asked for this.
  */
 static Oid
-reindex_make_copy(Oid table, Oid index)
+ddl_reindex_make_copy(Oid table, Oid index)
 {
 	Relation	rel = table_open(table, NoLock);
 	Relation	original;
@@ -225,12 +225,13 @@ reindex_make_copy(Oid table, Oid index)
 	ot_user_enter(&owner, rel->rd_rel->relowner, OT_USER_OWN_SETTINGS);
 	OT_RESTRICT_SEARCH_PATH();
 	original = index_open(index, AccessShareLock);
-	copy = index_concurrently_create_copy(rel, index, original->rd_rel->reltablespace, reindex_choose_name(original));
+	copy = index_concurrently_create_copy(rel, index, original->rd_rel->reltablespace,
+										  ddl_reindex_choose_name(original));
 	/* nobody else can know of it before the transaction ends, and then there is no key of its table for it */
 	UnlockRelationOid(copy, AccessExclusiveLock);
 	CommandCounterIncrement();
 	if (!original->rd_index->indimmediate)
-		reindex_compare_later(copy);
+		ddl_reindex_compare_later(copy);
 	index_close(original, NoLock);
 	ObjectAddressSet(depender, RelationRelationId, copy);
 	ObjectAddressSet(referenced, RelationRelationId, index);
@@ -250,13 +251,13 @@ ot_reindex_define(ReindexStmt *stmt)
 	Oid			table = IndexGetRelation(index, false);
 
 	LockRelationOid(table, AccessShareLock);
-	(void) reindex_make_copy(table, index);
+	(void) ddl_reindex_make_copy(table, index);
 }
 
 /* ---- the second entry ---- */
 
 static Oid
-reindex_file_of(Oid index)
+ddl_reindex_file_of(Oid index)
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index));
 	Oid			file = InvalidOid;
@@ -274,7 +275,7 @@ reindex_file_of(Oid index)
  * transaction has locked exclusively.
  */
 static void
-reindex_exchange_files(Oid index, Oid copy)
+ddl_reindex_exchange_files(Oid index, Oid copy)
 {
 	Relation	catalog = table_open(RelationRelationId, RowExclusiveLock);
 	HeapTuple	tuples[2];
@@ -307,7 +308,7 @@ reindex_exchange_files(Oid index, Oid copy)
 
 /* Are they in one place, so that an exchange of files is all that it takes? */
 static bool
-reindex_may_exchange(Relation index, Relation copy)
+ddl_reindex_may_exchange(Relation index, Relation copy)
 {
 	return index->rd_rel->reltablespace == copy->rd_rel->reltablespace &&
 		index->rd_rel->relpersistence == copy->rd_rel->relpersistence;
@@ -315,7 +316,7 @@ reindex_may_exchange(Relation index, Relation copy)
 
 /* Values may contain the copy's name, which is a key of the entry that drops it. */
 static void
-reindex_drop(Oid copy)
+ddl_reindex_drop(Oid copy)
 {
 	ObjectAddress address;
 
@@ -344,7 +345,7 @@ ot_reindex_finish(Oid table, Oid original, Oid copy)
 		Relation	index = index_open(original, AccessExclusiveLock);
 		Relation	other = index_open(copy, AccessExclusiveLock);
 
-		exchange = ot_index_is_built(copy, &of_copy) && reindex_may_exchange(index, other);
+		exchange = ot_index_is_built(copy, &of_copy) && ddl_reindex_may_exchange(index, other);
 		CheckTableNotInUse(index, "REINDEX INDEX");
 		CheckTableNotInUse(other, "REINDEX INDEX");
 		/* what others have read in the old file */
@@ -352,19 +353,19 @@ ot_reindex_finish(Oid table, Oid original, Oid copy)
 		index_close(other, NoLock);
 		index_close(index, NoLock);
 		if (exchange)
-			reindex_exchange_files(original, copy);
+			ddl_reindex_exchange_files(original, copy);
 	}
 	if (!exchange)
 		ereport(LOG,
 				(errmsg("index \"%s\" of table \"%s\" was not built anew here",
 						get_rel_name(original), get_rel_name(table)),
 				 errdetail("It was not ready by then, or has another tablespace than before; the old one stays in use.")));
-	reindex_drop(copy);
+	ddl_reindex_drop(copy);
 }
 
 /* Drops the copies of a table.  The lock is a key, as any other. */
 static void
-reindex_drop_copies_of(Oid table)
+ddl_reindex_drop_copies_of(Oid table)
 {
 	Relation	rel = try_relation_open(table, AccessShareLock);
 	List	   *jobs;
@@ -379,13 +380,13 @@ reindex_drop_copies_of(Oid table)
 		if (!OidIsValid(ot_reindex_original(lfirst_oid(lc))))
 			continue;
 		LockRelationOid(table, AccessExclusiveLock);
-		reindex_drop(lfirst_oid(lc));
+		ddl_reindex_drop(lfirst_oid(lc));
 	}
 }
 
 /* The tables of a composite type (CREATE TABLE OF). */
 static List *
-reindex_tables_of_type(Oid type)
+ddl_reindex_tables_of_type(Oid type)
 {
 	List	   *tables = NIL;
 	Relation	catalog = table_open(RelationRelationId, AccessShareLock);
@@ -416,9 +417,9 @@ ot_reindex_tables_of(RangeVar *name)
 	/* the statement will fail */
 	if (!OidIsValid(relid) || (!ot_is_apply_worker && !OT_OWNS_RELATION(relid)))
 		return NIL;
-	if (reindex_is_index(relid))
+	if (ddl_reindex_is_index(relid))
 		relid = IndexGetRelation(relid, true);
-	return get_rel_relkind(relid) == RELKIND_COMPOSITE_TYPE ? reindex_tables_of_type(get_rel_type_id(relid)) :
+	return get_rel_relkind(relid) == RELKIND_COMPOSITE_TYPE ? ddl_reindex_tables_of_type(get_rel_type_id(relid)) :
 		find_all_inheritors(relid, NoLock, NULL);
 }
 
@@ -432,14 +433,14 @@ ot_reindex_drop_copies(RangeVar *name)
 	ListCell   *lc;
 
 	foreach(lc, ot_reindex_tables_of(name))
-		reindex_drop_copies_of(lfirst_oid(lc));
+		ddl_reindex_drop_copies_of(lfirst_oid(lc));
 }
 
 /* ---- the statement ---- */
 
 /* Is it a table or materialized view with the same indexes in every region? */
 static bool
-reindex_is_everywhere(Oid relid)
+ddl_reindex_is_everywhere(Oid relid)
 {
 	char		relkind = get_rel_relkind(relid);
 	Oid			schema = get_rel_namespace(relid);
@@ -451,7 +452,7 @@ reindex_is_everywhere(Oid relid)
 
 /* The relation, or the leaves of a partitioned one that have a file. */
 static List *
-reindex_leaves(Oid relid)
+ddl_reindex_leaves(Oid relid)
 {
 	List	   *leaves = NIL;
 	ListCell   *lc;
@@ -468,7 +469,7 @@ reindex_leaves(Oid relid)
 
 /* All tables of a schema, or of the database if it is InvalidOid. */
 static List *
-reindex_tables_of(Oid schema)
+ddl_reindex_tables_of(Oid schema)
 {
 	List	   *tables = NIL;
 	Relation	catalog = table_open(RelationRelationId, AccessShareLock);
@@ -482,7 +483,7 @@ reindex_tables_of(Oid schema)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 
-		if (form->relhasindex && reindex_is_everywhere(form->oid))
+		if (form->relhasindex && ddl_reindex_is_everywhere(form->oid))
 			tables = lappend_oid(tables, form->oid);
 	}
 	systable_endscan(scan);
@@ -497,7 +498,7 @@ reindex_tables_of(Oid schema)
  * it will fail.
  */
 static List *
-reindex_named(ReindexStmt *stmt)
+ddl_reindex_named(ReindexStmt *stmt)
 {
 	bool		is_index = stmt->kind == REINDEX_OBJECT_INDEX;
 	Oid			oid;
@@ -507,32 +508,32 @@ reindex_named(ReindexStmt *stmt)
 		case REINDEX_OBJECT_INDEX:
 		case REINDEX_OBJECT_TABLE:
 			oid = RangeVarGetRelid(stmt->relation, NoLock, true);
-			if (!OidIsValid(oid) || reindex_is_index(oid) != is_index ||
+			if (!OidIsValid(oid) || ddl_reindex_is_index(oid) != is_index ||
 				!OT_MAY_MAINTAIN(is_index ? IndexGetRelation(oid, false) : oid))
 				return NIL;
-			return reindex_leaves(oid);
+			return ddl_reindex_leaves(oid);
 		case REINDEX_OBJECT_SCHEMA:
 			oid = get_namespace_oid(stmt->name, true);
-			return OidIsValid(oid) && (OT_OWNS_SCHEMA(oid) || OT_MAY_MAINTAIN_ALL()) ? reindex_tables_of(oid) : NIL;
+			return OidIsValid(oid) && (OT_OWNS_SCHEMA(oid) || OT_MAY_MAINTAIN_ALL()) ? ddl_reindex_tables_of(oid) : NIL;
 		case REINDEX_OBJECT_DATABASE:
 			if ((stmt->name != NULL && strcmp(stmt->name, ot_database) != 0) ||
 				!(OT_OWNS_DATABASE(MyDatabaseId) || OT_MAY_MAINTAIN_ALL()))
 				return NIL;
-			return reindex_tables_of(InvalidOid);
+			return ddl_reindex_tables_of(InvalidOid);
 		default:
 			return NIL;
 	}
 }
 
 static Oid
-reindex_table_of(Oid relid)
+ddl_reindex_table_of(Oid relid)
 {
 	return get_rel_relkind(relid) == RELKIND_INDEX ? IndexGetRelation(relid, true) : relid;
 }
 
 /* Has a REINDEX CONCURRENTLY of this server alone left it behind, to judge by its name? */
 static bool
-reindex_is_left_over(Oid index)
+ddl_reindex_is_left_over(Oid index)
 {
 	FormData_pg_index state;
 	const char *name = get_rel_name(index);
@@ -547,17 +548,17 @@ reindex_is_left_over(Oid index)
 
 /* Can the index be built anew in this way?  One that cannot is passed over with a warning, as in PostgreSQL. */
 static bool
-reindex_is_possible(Oid index, int elevel)
+ddl_reindex_is_possible(Oid index, int elevel)
 {
 	FormData_pg_index state;
 
 	if (!ot_index_read_state(index, &state) || OidIsValid(ot_reindex_original(index)))
 		return false;
-	if (state.indisvalid && !state.indisexclusion && !reindex_is_left_over(index))
+	if (state.indisvalid && !state.indisexclusion && !ddl_reindex_is_left_over(index))
 		return true;
 	if (elevel == 0)
 		return false;
-	if (reindex_is_left_over(index))
+	if (ddl_reindex_is_left_over(index))
 		ereport(elevel,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("index \"%s.%s\" may exist in this region only, skipping",
@@ -578,7 +579,7 @@ reindex_is_possible(Oid index, int elevel)
 
 /* The indexes to build anew: this one, or those of the table. */
 static List *
-reindex_indexes_of(Oid relid, int elevel)
+ddl_reindex_indexes_of(Oid relid, int elevel)
 {
 	List	   *found = NIL;
 	List	   *all;
@@ -586,7 +587,7 @@ reindex_indexes_of(Oid relid, int elevel)
 	ListCell   *lc;
 
 	if (get_rel_relkind(relid) == RELKIND_INDEX)
-		return reindex_is_possible(relid, 0) ? list_make1_oid(relid) : NIL;
+		return ddl_reindex_is_possible(relid, 0) ? list_make1_oid(relid) : NIL;
 	rel = try_relation_open(relid, AccessShareLock);
 	if (rel == NULL)
 		return NIL;
@@ -594,7 +595,7 @@ reindex_indexes_of(Oid relid, int elevel)
 	relation_close(rel, NoLock);
 	foreach(lc, all)
 	{
-		if (reindex_is_possible(lfirst_oid(lc), elevel))
+		if (ddl_reindex_is_possible(lfirst_oid(lc), elevel))
 			found = lappend_oid(found, lfirst_oid(lc));
 	}
 	return found;
@@ -602,18 +603,18 @@ reindex_indexes_of(Oid relid, int elevel)
 
 /* Are they all ours to do, and is there anything to do? */
 static bool
-reindex_are_jobs(List *relids)
+ddl_reindex_are_jobs(List *relids)
 {
 	bool		any = false;
 	ListCell   *lc;
 
 	foreach(lc, relids)
 	{
-		Oid			table = reindex_table_of(lfirst_oid(lc));
+		Oid			table = ddl_reindex_table_of(lfirst_oid(lc));
 
-		if (!OidIsValid(table) || !reindex_is_everywhere(table))
+		if (!OidIsValid(table) || !ddl_reindex_is_everywhere(table))
 			return false;
-		any = any || reindex_indexes_of(lfirst_oid(lc), 0) != NIL;
+		any = any || ddl_reindex_indexes_of(lfirst_oid(lc), 0) != NIL;
 	}
 	return any;
 }
@@ -623,7 +624,7 @@ reindex_are_jobs(List *relids)
  * region only.
  */
 static void
-reindex_check_valid(List *indexes)
+ddl_reindex_check_valid(List *indexes)
 {
 	ListCell   *lc;
 
@@ -631,7 +632,7 @@ reindex_check_valid(List *indexes)
 	{
 		FormData_pg_index state;
 
-		if (reindex_is_everywhere(reindex_table_of(lfirst_oid(lc))) &&
+		if (ddl_reindex_is_everywhere(ddl_reindex_table_of(lfirst_oid(lc))) &&
 			ot_index_read_state(lfirst_oid(lc), &state) && !state.indisvalid)
 			ot_ddl_refuse("REINDEX CONCURRENTLY of an index that is not valid",
 						  "If it is a job's, it is built in time (onetrip.jobs shows how far it is). Else use REINDEX without CONCURRENTLY, or DROP INDEX.");
@@ -640,7 +641,7 @@ reindex_check_valid(List *indexes)
 
 /* Names a region whose job has failed, and is tried again, once. */
 static void
-reindex_say_failed(const Awaited *awaited, bool *said)
+ddl_reindex_say_failed(const Awaited *awaited, bool *said)
 {
 	Oid			types[] = {TEXTOID, TEXTOID};
 	Datum		args[2];
@@ -673,7 +674,7 @@ reindex_say_failed(const Awaited *awaited, bool *said)
  * Begins and ends in a transaction; holds no lock and no snapshot in between.
  */
 static void
-reindex_await(const Awaited *awaited)
+ddl_reindex_await(const Awaited *awaited)
 {
 	bool		said = false;
 
@@ -685,16 +686,16 @@ reindex_await(const Awaited *awaited)
 			break;
 		ot_index_raise_failure(awaited->copy);
 		if (!said && looks % LOOKS_UNTIL_ASKED == 0)
-			reindex_say_failed(awaited, &said);
+			ddl_reindex_say_failed(awaited, &said);
 		CommitTransactionCommand();
 		ot_index_pause(WAIT_MS);
 		StartTransactionCommand();
 	}
-	if (reindex_file_of(awaited->index) == InvalidOid)
+	if (ddl_reindex_file_of(awaited->index) == InvalidOid)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("the index was dropped before it was built anew")));
-	if (reindex_file_of(awaited->index) == awaited->file)
+	if (ddl_reindex_file_of(awaited->index) == awaited->file)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("index \"%s\" was not built anew", get_rel_name(awaited->index)),
@@ -708,10 +709,10 @@ reindex_await(const Awaited *awaited)
  * and ends in a transaction.
  */
 static void
-reindex_relation_concurrently(Oid relid, MemoryContext context)
+ddl_reindex_relation_concurrently(Oid relid, MemoryContext context)
 {
 	TimestampTz since = ot_now();
-	Oid			table = reindex_table_of(relid);
+	Oid			table = ddl_reindex_table_of(relid);
 	List	   *all = NIL;
 	ListCell   *lc;
 
@@ -721,21 +722,21 @@ reindex_relation_concurrently(Oid relid, MemoryContext context)
 		CommitTransactionCommand();
 		ot_index_pause_politely(since);
 		StartTransactionCommand();
-		table = reindex_table_of(relid);
+		table = ddl_reindex_table_of(relid);
 	}
 	if (!OidIsValid(table))
 		return;
 	PushActiveSnapshot(GetTransactionSnapshot());
 	ot_ddl_take_schema_key();
-	foreach(lc, reindex_indexes_of(relid, WARNING))
+	foreach(lc, ddl_reindex_indexes_of(relid, WARNING))
 	{
 		Oid			index = lfirst_oid(lc);
 		Awaited    *awaited = MemoryContextAlloc(context, sizeof(Awaited));
 		MemoryContext old;
 
 		awaited->index = index;
-		awaited->file = reindex_file_of(index);
-		awaited->copy = reindex_copy_of(index);
+		awaited->file = ddl_reindex_file_of(index);
+		awaited->copy = ddl_reindex_copy_of(index);
 		if (!OidIsValid(awaited->copy))
 		{
 			char	   *text = psprintf("REINDEX INDEX CONCURRENTLY %s",
@@ -743,7 +744,7 @@ reindex_relation_concurrently(Oid relid, MemoryContext context)
 																   get_rel_name(index)));
 
 			ot_write_set_statement(text, false);
-			awaited->copy = reindex_make_copy(table, index);
+			awaited->copy = ddl_reindex_make_copy(table, index);
 		}
 		old = MemoryContextSwitchTo(context);
 		all = lappend(all, awaited);
@@ -754,7 +755,7 @@ reindex_relation_concurrently(Oid relid, MemoryContext context)
 	ot_worker_wake_jobs();
 	StartTransactionCommand();
 	foreach(lc, all)
-		reindex_await(lfirst(lc));
+		ddl_reindex_await(lfirst(lc));
 }
 
 /*
@@ -770,14 +771,14 @@ ot_reindex_run(ReindexStmt *stmt, ProcessUtilityContext context)
 	MemoryContext lasting;
 	MemoryContext old;
 
-	if (!ot_reindex_is_concurrent(stmt) || !reindex_knows_options(stmt) || ot_format_level < LEVEL)
+	if (!ot_reindex_is_concurrent(stmt) || !ddl_reindex_knows_options(stmt) || ot_format_level < LEVEL)
 		return false;
 	ot_ddl_check_reindex(stmt);
-	relids = reindex_named(stmt);
-	if (!reindex_are_jobs(relids))
+	relids = ddl_reindex_named(stmt);
+	if (!ddl_reindex_are_jobs(relids))
 	{
 		if (stmt->kind == REINDEX_OBJECT_INDEX)
-			reindex_check_valid(relids);
+			ddl_reindex_check_valid(relids);
 		return false;
 	}
 	PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "REINDEX CONCURRENTLY");
@@ -795,7 +796,7 @@ ot_reindex_run(ReindexStmt *stmt, ProcessUtilityContext context)
 	CommitTransactionCommand();
 	StartTransactionCommand();
 	foreach(lc, kept)
-		reindex_relation_concurrently(lfirst_oid(lc), lasting);
+		ddl_reindex_relation_concurrently(lfirst_oid(lc), lasting);
 	MemoryContextDelete(lasting);
 	return true;
 }
