@@ -76,6 +76,8 @@ use std::time::Duration;
 const POSITION_TICKS: u64 = 25;
 /// How often consensus is told where the part near the end of the log begins.
 const NEAR_TICKS: u64 = 5;
+/// A leader with so many notices in a tick is about to send the next append.
+const BUSY_NOTICES: u64 = 8;
 /// A transaction of which no further part has arrived for this long is cancelled by the leader, after 10 s, or by the
 /// node that it comes from, after 2 s, if nobody there waits for it any more.  If nothing else of that node has been
 /// decided for as long, all that it has waiting is cancelled too: each would otherwise hold up the other regions for as
@@ -151,6 +153,10 @@ pub struct Replica<S: Store, O> {
     leadership: Option<Leadership>,
     /// Somebody has not been told of this node's last notice ([`Replica::tell`]).
     owes_notice: bool,
+    /// As leader: up to where there are transactions of each member which it has not been told are on this disk.
+    proposers: BTreeMap<NodeId, LogIndex>,
+    /// How often it told in the tick before this one, and in this one.
+    told: (u64, u64),
     tick: u64,
     /// Messages for which the peer's queue was full; Raft is told at the next opportunity.
     not_sent: Vec<(NodeId, MessageType)>,
@@ -224,6 +230,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             members_changed: false,
             leadership: None,
             owes_notice: false,
+            proposers: BTreeMap::new(),
+            told: (0, 0),
             tick: 0,
             not_sent: Vec::new(),
             out: Output::default(),
@@ -396,6 +404,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             return Ok(());
         }
         self.tick += 1;
+        self.told = (self.told.1, 0);
         self.tell_the_others(host);
         self.work_leases(host)?;
         if self.tick % NEAR_TICKS == 0 {
@@ -481,6 +490,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.send(std::mem::take(&mut out.send_now), host)?;
         self.certify(std::mem::take(&mut out.committed), host)?;
         host.stage(Stage::BeforeWrite)?;
+        if self.consensus.leadership().leader == Some(self.id) {
+            let entries = out.persist.iter().flat_map(|persist| &persist.entries);
+            let proposed = entries.filter_map(|e| Some((Entry::peek_txn(&e.data).ok()?.node, LogIndex(e.index))));
+            self.proposers.extend(proposed);
+        }
         if self.persist(out.persist.take(), host)? {
             self.consensus.persisted(out);
             self.say_what_is_durable(out, host)?;
@@ -510,26 +524,35 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     }
 
     /// Tells everyone but the leader, which learns it from a follower's answers anyway, and those to whom the leader
-    /// says enough.
+    /// says enough.  A busy leader leaves out those who have nothing in it: its next append tells them.
     fn tell<H: Host<Store = S, Outbox = O>>(&mut self, notice: Notice, host: &mut H) -> Result<(), H::Error> {
         let leader = self.consensus.leadership().leader;
         let mut others = self.others_but(leader);
         let all = others.len();
-        let says_enough = |leader, id| leader != self.id && self.consensus.leader_says_enough(leader, id);
-        others.retain(|id| !leader.is_some_and(|leader| says_enough(leader, *id)));
+        self.told.1 += 1;
+        let is_busy = self.told.0 >= BUSY_NOTICES;
+        let may_wait = |leader, id| {
+            let waits = leader == self.id && (!is_busy || self.proposers.contains_key(&id));
+            !waits && self.consensus.leader_says_enough(leader, id)
+        };
+        others.retain(|id| !leader.is_some_and(|leader| may_wait(leader, *id)));
         self.owes_notice |= others.len() < all;
+        self.proposers.retain(|_, index| *index > notice.index);
         host.stage(Stage::BeforeSend)?;
         host.send_notice(&others, notice);
         Ok(())
     }
 
-    /// Tells the others too, if the leader has not said yet that its own disk has as much: it may be slow, or gone.
+    /// Tells the others too, if the leader has not said yet that its own disk has as much: it may be slow, or gone.  A
+    /// leader does not ask whether an append has told them.
     fn tell_the_others<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         if !std::mem::take(&mut self.owes_notice) {
             return;
         }
         let leader = self.consensus.leadership().leader;
-        let is_said = |notice: &Notice| leader.is_some_and(|id| self.consensus.said_to_have(id) >= notice.index);
+        let is_said = |notice: &Notice| {
+            leader.is_some_and(|id| id != self.id && self.consensus.said_to_have(id) >= notice.index)
+        };
         if let Some(notice) = self.consensus.last_notice().filter(|notice| !is_said(notice)) {
             host.send_notice(&self.others_but(leader), notice);
         }

@@ -51,6 +51,40 @@ fn followers_tell_each_other_what_the_leader_does_not_say() {
     assert!(knows(&w, 2) && knows(&w, 3));
 }
 
+/// Goal: a leader that is busy tells those at once whose transactions it has on its disk; the others learn it from its
+/// next append, and if there is none, at its next tick.
+#[test]
+fn a_busy_leader_tells_who_waits() {
+    let mut w = ready(World::new());
+    let decided = |w: &World, id| w.nodes[&id].replica.certifier.decided();
+    let propose = |w: &mut World, at: u32, sequence| {
+        let txn = TxnId { node: NodeId(at), incarnation: 1, sequence };
+        w.nodes.get_mut(&at).unwrap().step(Input::Propose(Entry::encode(&txn, &[], b"row")));
+        w.work(at);
+        w.deliver();
+    };
+    for sequence in 0..10 {
+        propose(&mut w, 1, 100 + sequence);
+    }
+    w.ticks(1);
+    w.told.clear();
+
+    propose(&mut w, 1, 200);
+    assert!(w.told.is_empty(), "{:?}", w.told);
+    assert!(decided(&w, 2) < decided(&w, 1));
+    propose(&mut w, 2, 201);
+    assert_eq!(w.told, BTreeSet::from([(1, 2)]));
+    assert!(decided(&w, 2) == decided(&w, 1) && decided(&w, 3) < decided(&w, 1));
+    w.ticks(1);
+    assert_eq!(decided(&w, 3), decided(&w, 1));
+
+    // Nothing came in that tick.
+    w.ticks(1);
+    w.told.clear();
+    propose(&mut w, 1, 202);
+    assert_eq!(w.told, BTreeSet::from([(1, 2), (1, 3)]));
+}
+
 /// Goal: who may need others than the leader is told at once: members that do not vote, everybody while a region may
 /// hold read leases, everybody in a larger cluster.
 #[test]
