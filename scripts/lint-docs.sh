@@ -1,7 +1,7 @@
 #!/bin/bash
 # Checks the pages: lines have at most 100 characters, except in fenced blocks, in the tables of docs/measurements, and where
-# an address is given a name ([name]: ADDRESS); links lead to files and headings that are there; and every page of docs is on
-# the map, docs/index.md, of which the site's contents are made.
+# an address is given a name ([name]: ADDRESS); links lead to files and headings that are there; every page of docs is on the
+# map, docs/index.md, of which the site's contents are made; and every measurement is in the list of docs/measurements.
 #
 #   scripts/lint-docs.sh [FILE...]     default: README.md, CHANGELOG.md and all pages below docs and testdata
 set -euo pipefail
@@ -39,6 +39,13 @@ for page in docs/*.md; do
     page=${page#docs/}
     [ "$page" = index.md ] || grep -q "^- \[[^]]*\]($page): " docs/index.md || {
         echo "lint-docs: docs/$page is not on the map: give it a line in docs/index.md, as '- [Title]($page): what it tells.'" >&2
+        exit 1
+    }
+done
+for page in docs/measurements/*/README.md; do
+    page=${page#docs/measurements/}
+    grep -qF "($page)" docs/measurements/README.md || {
+        echo "lint-docs: docs/measurements/$page is not in the list: give it a line in docs/measurements/README.md" >&2
         exit 1
     }
 done
