@@ -286,6 +286,13 @@ typedef RangeTblEntry OtPermissions;
 #define OT_CHECK_PERMS_LIST range_table
 #endif
 
+/* 16: GRANT of a role may also take something away from who has it already. */
+#if PG_VERSION_NUM >= 160000
+#define OT_HAS_GRANT_OPTIONS(stmt) ((stmt)->opt != NIL)
+#else
+#define OT_HAS_GRANT_OPTIONS(stmt) false
+#endif
+
 /*
  * 16: an entry of the range table that was a view keeps its OID, by which
  * permissions are checked; before, it must be without one.

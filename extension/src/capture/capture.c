@@ -102,7 +102,8 @@ ot_hash_schema(void)
 /*
  * The key for what users' functions compute.  A row of a table whose indexes
  * run such functions takes it in mode KEY SHARE.  DDL that may change what they
- * compute, directly or by way of another function, takes it in mode UPDATE.
+ * compute, directly or by way of another function, or takes away a right to call
+ * them, takes it in mode UPDATE.
  */
 OtHash
 ot_hash_code(void)

@@ -171,10 +171,20 @@ ddl_classify_grant(GrantStmt *stmt)
 	return here > 0 ? OT_STATEMENT_SCHEMA : OT_STATEMENT_LOCAL;
 }
 
+/* Does the statement take away from a role what others have lent it? */
+static bool
+ddl_classify_alters_rights(AlterRoleStmt *stmt)
+{
+	return ot_ddl_find_option(stmt->options, "superuser") != NULL ||
+		ot_ddl_find_option(stmt->options, "inherit") != NULL ||
+		ot_ddl_find_option(stmt->options, "rolemembers") != NULL;
+}
+
 /*
  * May the statement change what functions compute, because they would call
- * other code or resolve their names to other objects?  Only statements about
- * relations, privileges and publications certainly do not.
+ * other code or resolve their names to other objects, or whether a role may call
+ * them?  Statements about relations, publications, and privileges on relations do
+ * not.
  */
 bool
 ot_ddl_may_change_code(Node *stmt)
@@ -199,16 +209,20 @@ ot_ddl_may_change_code(Node *stmt)
 		case T_CreateStatsStmt:
 		case T_AlterStatsStmt:
 		case T_CommentStmt:
-		case T_GrantStmt:
-		case T_GrantRoleStmt:
 		case T_CreateRoleStmt:
-		case T_AlterRoleStmt:
 		case T_AlterDefaultPrivilegesStmt:
 		case T_CreatePublicationStmt:
 		case T_AlterPublicationStmt:
 		case T_AlterTableSpaceOptionsStmt:
 		case T_AlterTableMoveAllStmt:
 			return false;
+		case T_GrantStmt:
+			return !((GrantStmt *) stmt)->is_grant && ((GrantStmt *) stmt)->objtype != OBJECT_TABLE &&
+				((GrantStmt *) stmt)->objtype != OBJECT_SEQUENCE;
+		case T_GrantRoleStmt:
+			return !((GrantRoleStmt *) stmt)->is_grant || OT_HAS_GRANT_OPTIONS((GrantRoleStmt *) stmt);
+		case T_AlterRoleStmt:
+			return ddl_classify_alters_rights((AlterRoleStmt *) stmt);
 		case T_AlterTableStmt:
 			return ((AlterTableStmt *) stmt)->objtype == OBJECT_TYPE;
 		case T_AlterOwnerStmt:

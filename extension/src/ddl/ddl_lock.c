@@ -14,7 +14,7 @@
  *	- names that a relation loses by DROP, RENAME or SET SCHEMA: taken just
  *	  before the catalogs change (ddl_objects.c);
  *	- what functions compute (ot_hash_code()), for statements that may change
- *	  it (ddl.c);
+ *	  it, or who may call them (ddl.c);
  *	- the names of other objects that values refer to (object_name.c), if an
  *	  object loses its name: likewise;
  *	- relations that PostgreSQL does not lock.

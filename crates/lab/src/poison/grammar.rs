@@ -250,6 +250,7 @@ const DEFINITIONS: &[&str] = &[
     "revoke all on {table} from {role} cascade",
     "revoke usage on schema {schema} from {role}",
     "grant execute on function {func}(int) to {role}",
+    "revoke execute on function {func}(int) from {role}, public",
     "grant set on parameter my.setting to {role}",
     "alter default privileges in schema {schema} grant select on tables to {role}",
     "alter default privileges for role {role} revoke execute on functions from public",

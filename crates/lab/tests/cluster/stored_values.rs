@@ -23,8 +23,8 @@ async fn keys_hold_while_something_is_renamed() {
     .await;
     subjects!(lab, 4;
         index_renamed_while_written, object_renamed_while_named, function_replaced_while_indexed,
-        index_moved_while_written, code_changed_while_computed, array_type_renamed_while_named,
-        index_of_a_constraint_while_named
+        index_moved_while_written, code_changed_while_computed, code_denied_while_computed,
+        array_type_renamed_while_named, index_of_a_constraint_while_named
     );
 }
 
@@ -515,6 +515,56 @@ async fn code_changed_while_computed(lab: &Lab) {
             let _ = b.run("rollback").await;
         }
         lab.everywhere().await;
+    }
+}
+
+/// One region takes away the right to call what an index computes with, while another computes it, or has prepared it.
+async fn code_denied_while_computed(lab: &Lab) {
+    let [a, b, _] = lab.sessions().await;
+    a.must(
+        "create schema code; create role callers; create role app in role callers; create role boss superuser;
+         create function code.called(int) returns int immutable language plpgsql as 'begin return $1; end';
+         create function code.calls(int) returns int immutable language plpgsql as 'begin return code.called($1); end';
+         revoke all on function code.called(int), code.calls(int) from public;
+         create table by_called (id int primary key, v int); create index on by_called (code.calls(v));
+         grant all on by_called to app",
+    )
+    .await;
+    a.must("grant usage on schema code to callers; grant execute on all functions in schema code to callers").await;
+    lab.everywhere().await;
+    let changes = [
+        ("boss", "alter role boss nosuperuser"),
+        ("app", "revoke execute on function code.calls(int) from callers"),
+        ("app", "revoke execute on all functions in schema code from callers, public"),
+        ("app", "revoke execute on routine code.called from callers"),
+        ("app", "revoke usage on schema code from callers"),
+        ("app", "revoke callers from app"),
+        ("app", "alter group callers drop user app"),
+        ("app", "drop owned by callers"),
+        ("app", "alter role app noinherit"),
+    ];
+    b.must("set role app; begin; insert into by_called values (1, 1); prepare transaction 'of app'; reset role").await;
+    b.must("set role boss; begin; insert into by_called values (2, 2); prepare transaction 'of boss'; reset role")
+        .await;
+    for (_, change) in changes {
+        let error = a.run(change).await.expect_err(change);
+        assert!(is(&error, &SqlState::T_R_SERIALIZATION_FAILURE), "{change}: {}", told(&error));
+    }
+    // What gives rights, or is not about calls, need not wait for that.
+    a.must("grant execute on function code.calls(int) to app; alter role app password 'secret'").await;
+    a.must("revoke insert on by_called from callers").await;
+    a.must("commit prepared 'of app'").await;
+    a.must("commit prepared 'of boss'").await;
+    lab.shows("select count(*)::text from by_called", "2").await;
+    a.must("revoke execute on function code.calls(int) from app").await;
+    for (role, change) in [changes[0], changes[4]] {
+        lab.everywhere().await;
+        b.must(&format!("set role {role}; begin; insert into by_called values (3, 3)")).await;
+        a.must(change).await;
+        let wrote = b.run("commit").await;
+        assert!(wrote.is_err(), "{change}: both went through");
+        lost_if_any(&wrote);
+        b.must("rollback; reset role").await;
     }
 }
 
