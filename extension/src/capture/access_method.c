@@ -311,7 +311,7 @@ ot_tuple_insert(Relation rel, TupleTableSlot *slot, CommandId cid, int options,
 	heap_methods->tuple_insert(rel, slot, cid, options, bistate);
 	ot_write_set_note_rows(RelationGetRelid(rel), 1);
 	if (captured)
-		ot_capture_insert(rel, slot);
+		ot_capture_insert(rel, slot, ot_applied_index());
 }
 
 static void
@@ -328,16 +328,23 @@ ot_multi_insert(Relation rel, TupleTableSlot **slots, int nslots, CommandId cid,
 	if (captured)
 	{
 		for (int i = 0; i < nslots; i++)
-			ot_capture_insert(rel, slots[i]);
+			ot_capture_insert(rel, slots[i], ot_applied_index());
 	}
 }
+
+/* From before the last row of an INSERT ... ON CONFLICT was compared with others. */
+static OtLogIndex speculative_base;
 
 static void
 ot_tuple_insert_speculative(Relation rel, TupleTableSlot *slot, CommandId cid,
 							int options, struct BulkInsertStateData *bistate,
 							uint32 token)
 {
-	access_method_before_write(rel, access_method_is_captured(rel));
+	bool		captured = access_method_is_captured(rel);
+
+	access_method_before_write(rel, captured);
+	if (captured)
+		speculative_base = ot_capture_speculative(rel);
 	heap_methods->tuple_insert_speculative(rel, slot, cid, options, bistate, token);
 	ot_write_set_note_rows(RelationGetRelid(rel), 1);
 }
@@ -352,7 +359,7 @@ ot_tuple_complete_speculative(Relation rel, TupleTableSlot *slot, uint32 token,
 	if (!succeeded)
 		ot_write_set_note_rows(RelationGetRelid(rel), 1);
 	if (succeeded && access_method_is_captured(rel))
-		ot_capture_insert(rel, slot);
+		ot_capture_insert(rel, slot, speculative_base);
 }
 
 static TM_Result

@@ -18,7 +18,8 @@
  *
  * A key's base is read while the row lock is held.  Nobody else can lock a row
  * that is being inserted; its base is read before the executor searches the
- * unique indexes, which is earlier than necessary and therefore safe.
+ * unique indexes, which is earlier than necessary and therefore safe.  The row of
+ * an INSERT ... ON CONFLICT is captured after that, with a base from before.
  *
  * Runs in backends, called by access_method.c after heap has done its work, but
  * for ot_capture_lock_first().  Temporary memory: a context of its own, reset
@@ -335,16 +336,25 @@ capture_check_functions(OtRelInfo *info, TupleTableSlot *slot)
 	}
 }
 
-/* Takes the key of every unique value of the row, exclusively. */
+/* Takes the keys of the unique values that came or went.  One of both rows may be NULL. */
 static void
-capture_take_unique_values(OtRelInfo *info, TupleTableSlot *slot)
+capture_take_unique_values(OtRelInfo *info, TupleTableSlot *before, TupleTableSlot *after, OtLogIndex base)
 {
 	for (int i = 0; i < info->nindexes; i++)
 	{
-		OtHash		hash;
+		OtIndex    *index = &info->indexes[i];
+		OtHash		hash_before;
+		OtHash		hash_after;
+		bool		was = before != NULL && ot_capture_hash_index_value(index, before, &hash_before);
+		bool		is = after != NULL && ot_capture_hash_index_value(index, after, &hash_after);
 
-		if (ot_capture_hash_index_value(&info->indexes[i], slot, &hash))
-			ot_write_set_row_key(hash, OT_UPDATE, info->relid, &slot->tts_tid);
+		/* A coarse index cannot tell whether its value changed. */
+		if (was && is && hash_before.value == hash_after.value && !index->coarse)
+			continue;
+		if (was)
+			ot_write_set_row_key(hash_before, OT_UPDATE, base, info->relid, &before->tts_tid);
+		if (is)
+			ot_write_set_row_key(hash_after, OT_UPDATE, base, info->relid, &after->tts_tid);
 	}
 }
 
@@ -381,7 +391,7 @@ capture_take_identity(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
 	if (info->identity < 0)
 		capture_take_whole_row(info, slot, mode);
 	else if (ot_capture_hash_index_value(&info->indexes[info->identity], slot, &hash))
-		ot_write_set_row_key(hash, mode, info->relid, &slot->tts_tid);
+		ot_write_set_row_key(hash, mode, ot_applied_index(), info->relid, &slot->tts_tid);
 }
 
 /* ---- rows ---- */
@@ -546,8 +556,25 @@ capture_pin_desc(Relation rel)
 	return desc;
 }
 
+/*
+ * Before the row of an INSERT ... ON CONFLICT is compared with others, and functions of
+ * indexes run for it.  The row is captured once it is there to stay, with the base
+ * that this returns.
+ */
+OtLogIndex
+ot_capture_speculative(Relation rel)
+{
+	OtRelInfo  *info = ot_rel_info(rel);
+	MemoryContext old = MemoryContextSwitchTo(row_context);
+
+	ot_session_settings_note(info->runs_functions, info->runs_users_code);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(row_context);
+	return ot_applied_index();
+}
+
 void
-ot_capture_insert(Relation rel, TupleTableSlot *slot)
+ot_capture_insert(Relation rel, TupleTableSlot *slot, OtLogIndex base)
 {
 	OtRelInfo  *info = ot_rel_info(rel);
 	uint16		number = ot_write_set_relation(rel, info->layout);
@@ -560,7 +587,7 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot)
 
 	ot_row_check_replicable(info, rel, slot);
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
-	capture_take_unique_values(info, slot);
+	capture_take_unique_values(info, NULL, slot, base);
 	capture_check_functions(info, slot);
 	capture_inserted(rel, slot, &stored, &buffer);
 	ot_row_check_fits_everywhere(info, rel, slot, &stored);
@@ -609,27 +636,6 @@ ot_capture_contents(Relation rel, TupleTableSlot *slot)
 	ot_write_set_check_size();
 }
 
-/* Takes the keys of the unique values that came or went. */
-static void
-capture_take_changed_unique_values(OtRelInfo *info, TupleTableSlot *before, TupleTableSlot *after)
-{
-	for (int i = 0; i < info->nindexes; i++)
-	{
-		OtHash		hash_before;
-		OtHash		hash_after;
-		bool		was = ot_capture_hash_index_value(&info->indexes[i], before, &hash_before);
-		bool		is = ot_capture_hash_index_value(&info->indexes[i], after, &hash_after);
-
-		/* A coarse index cannot tell whether its value changed. */
-		if (was && is && hash_before.value == hash_after.value && !info->indexes[i].coarse)
-			continue;
-		if (was)
-			ot_write_set_row_key(hash_before, OT_UPDATE, info->relid, &before->tts_tid);
-		if (is)
-			ot_write_set_row_key(hash_after, OT_UPDATE, info->relid, &after->tts_tid);
-	}
-}
-
 void
 ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 				  LockTupleMode lockmode, bool indexes_changed)
@@ -670,7 +676,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	/* A heap-only update leaves every indexed column as it was. */
 	if (indexes_changed)
 	{
-		capture_take_changed_unique_values(info, before, slot);
+		capture_take_unique_values(info, before, slot, ot_applied_index());
 		capture_check_functions(info, slot);
 		ot_row_check_fits_everywhere(info, rel, slot, &new_stored);
 	}
@@ -709,7 +715,7 @@ ot_capture_delete(Relation rel, ItemPointer tid, bool moves)
 	ExecStoreVirtualTuple(before);
 	before->tts_tid = *tid;
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
-	capture_take_unique_values(info, before);
+	capture_take_unique_values(info, before, NULL, ot_applied_index());
 	if (info->identity < 0)
 		capture_take_whole_row(info, before, OT_UPDATE);
 	capture_image_of_key(&key, info, rel, desc, &stored, before->tts_values);

@@ -127,7 +127,8 @@ extern void ot_write_set_reset(void);
 extern void ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid);
 extern void ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid);
 extern void ot_write_set_raise_base(OtHash hash, OtKeyMode mode, OtLogIndex base);
-extern void ot_write_set_row_key(OtHash hash, OtKeyMode mode, Oid relid, const ItemPointerData *tid);
+extern void ot_write_set_row_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid,
+								 const ItemPointerData *tid);
 extern void ot_write_set_read_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid);
 extern void ot_write_set_entry(OtLogIndex base);
 extern void ot_write_set_advance(void);

@@ -256,12 +256,12 @@ ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid)
 	ot_write_set_key(hash, mode, ot_applied_index(), relid);
 }
 
-/* The same for a key of the row at tid. */
+/* A key of the row at tid. */
 void
-ot_write_set_row_key(OtHash hash, OtKeyMode mode, Oid relid, const ItemPointerData *tid)
+ot_write_set_row_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid, const ItemPointerData *tid)
 {
 	ot_write_set_touch();
-	write_set_keys_take(hash, mode, ot_applied_index(), relid, tid);
+	write_set_keys_take(hash, mode, base, relid, tid);
 }
 
 /* A key of what the transaction has only read, in a snapshot that shows `base`. */

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::lab::{apart, builder, duration, is, lost, number, start_from, text, told, Lab, Session};
+use crate::lab::{apart, builder, duration, is, lost, number, start_from, text, told, until, Lab, Session, SOON};
 use tokio_postgres::error::SqlState;
 
 const ROUNDS: usize = 12;
@@ -215,7 +215,32 @@ async fn of_two_rows_with_one_unique_value_one_wins() {
             .await;
     }
     lab.shows("select count(*) || ' ' || count(distinct v) from u", &format!("{0} {0}", ROUNDS / 2)).await;
-    lab.check_equal(1).await;
+    a_value_comes_while_another_one_is_waited_for(&lab).await;
+    lab.check_equal(2).await;
+}
+
+/// The row of an INSERT ... ON CONFLICT has been compared with those that have its value in an index that is checked late,
+/// and waits for a row with its value in another one.  What comes meanwhile with the first value wins.
+async fn a_value_comes_while_another_one_is_waited_for(lab: &Lab) {
+    let (a, waits, b) = (lab.session(0).await, lab.session(0).await, lab.session(1).await);
+    a.must("create table late (id int primary key, v int unique deferrable, u int unique)").await;
+    lab.everywhere().await;
+    a.must("begin; insert into late values (1, 1, 9)").await;
+    let meanwhile = async {
+        let watch = lab.session(0).await;
+        let blocked =
+            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like 'insert into late%'";
+        until("it waits", SOON, || async { Ok(number(&watch, blocked).await? == 1) }).await.unwrap();
+        b.must("insert into late values (3, 7, 10)").await;
+        lab.everywhere().await;
+        a.must("rollback").await;
+    };
+    let (inserted, ()) =
+        tokio::join!(waits.run("insert into late values (2, 7, 9) on conflict (id) do nothing"), meanwhile);
+    let error = inserted.expect_err("both have the value");
+    let lost = is(&error, &SqlState::T_R_SERIALIZATION_FAILURE) || is(&error, &SqlState::UNIQUE_VIOLATION);
+    assert!(lost, "{}", told(&error));
+    lab.shows("select string_agg(late::text, ' ') from late", "(3,7,10)").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
