@@ -344,7 +344,7 @@ ot_tuple_insert_speculative(Relation rel, TupleTableSlot *slot, CommandId cid,
 
 	access_method_before_write(rel, captured);
 	if (captured)
-		speculative_base = ot_capture_speculative(rel);
+		speculative_base = ot_capture_speculative(rel, slot);
 	heap_methods->tuple_insert_speculative(rel, slot, cid, options, bistate, token);
 	ot_write_set_note_rows(RelationGetRelid(rel), 1);
 }

@@ -8,6 +8,8 @@
  *	update			U			the row's identity, in the mode of its row lock;
  *								UPDATE on each unique value that came or went
  *	delete			D			UPDATE on each unique value and on the identity
+ *								(of values that go, not those that a user's
+ *								function computes: capture_hash_value_before())
  *	row lock		-			the row's identity, in the lock's mode
  *	contents		I each		none: the lock on the relation is a key
  *
@@ -336,21 +338,46 @@ capture_check_functions(OtRelInfo *info, TupleTableSlot *slot)
 	}
 }
 
+/*
+ * The same of a row that goes.  false also for what users' functions compute: they
+ * are not run for it, as PostgreSQL does not.  By now they may fail for such a row,
+ * or not be this role's to call.
+ *
+ * Such a value needs no key.  Who puts it in anew has seen that the row has gone, by
+ * an entry that is earlier in the log, since until then the index has it.
+ */
+static bool
+capture_hash_value_before(OtIndex *index, TupleTableSlot *before, OtHash *hash)
+{
+	return !index->runs_users_code && ot_capture_hash_index_value(index, before, hash);
+}
+
+/* May a SERIALIZABLE transaction go on, and know of a unique value that has kept a row out? */
+static bool
+capture_may_catch_violation(void)
+{
+	return XactIsoLevel == XACT_SERIALIZABLE && GetCurrentTransactionNestLevel() > 1 && ot_format_level >= 1;
+}
+
 /* Takes the keys of the unique values that came or went.  One of both rows may be NULL. */
 static void
-capture_take_unique_values(OtRelInfo *info, TupleTableSlot *before, TupleTableSlot *after, OtLogIndex base)
+capture_take_unique_values(OtRelInfo *info, Relation rel, TupleTableSlot *before, TupleTableSlot *after,
+						   OtLogIndex base)
 {
 	for (int i = 0; i < info->nindexes; i++)
 	{
 		OtIndex    *index = &info->indexes[i];
 		OtHash		hash_before;
 		OtHash		hash_after;
-		bool		was = before != NULL && ot_capture_hash_index_value(index, before, &hash_before);
+		bool		was = before != NULL && capture_hash_value_before(index, before, &hash_before);
 		bool		is = after != NULL && ot_capture_hash_index_value(index, after, &hash_after);
 
-		/* A coarse index cannot tell whether its value changed. */
+		/* A coarse index cannot tell whether its value changed, nor does one that was not asked before. */
 		if (was && is && hash_before.value == hash_after.value && !index->coarse)
 			continue;
+		/* if it is there, and a savepoint rolled back, that was read: by the table, since who deletes it has no key */
+		if (is && index->runs_users_code && unlikely(capture_may_catch_violation()))
+			ot_reads_note_table(rel);
 		if (was)
 			ot_write_set_row_key(hash_before, OT_UPDATE, base, info->relid, &before->tts_tid);
 		if (is)
@@ -559,15 +586,24 @@ capture_pin_desc(Relation rel)
 /*
  * Before the row of an INSERT ... ON CONFLICT is compared with others, and functions of
  * indexes run for it.  The row is captured once it is there to stay, with the base
- * that this returns.
+ * that this returns.  What keeps it out, if that is caught, has been read.
  */
 OtLogIndex
-ot_capture_speculative(Relation rel)
+ot_capture_speculative(Relation rel, TupleTableSlot *slot)
 {
 	OtRelInfo  *info = ot_rel_info(rel);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
 
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
+	for (int i = 0; i < info->nindexes && unlikely(capture_may_catch_violation()); i++)
+	{
+		OtHash		hash;
+
+		if (info->indexes[i].runs_users_code)
+			ot_reads_note_table(rel);
+		else if (ot_capture_hash_index_value(&info->indexes[i], slot, &hash))
+			ot_reads_note_rolled_back(hash, info->relid);
+	}
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(row_context);
 	return ot_applied_index();
@@ -587,7 +623,7 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot, OtLogIndex base)
 
 	ot_row_check_replicable(info, rel, slot);
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
-	capture_take_unique_values(info, NULL, slot, base);
+	capture_take_unique_values(info, rel, NULL, slot, base);
 	capture_check_functions(info, slot);
 	capture_inserted(rel, slot, &stored, &buffer);
 	ot_row_check_fits_everywhere(info, rel, slot, &stored);
@@ -676,7 +712,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	/* A heap-only update leaves every indexed column as it was. */
 	if (indexes_changed)
 	{
-		capture_take_unique_values(info, before, slot, ot_applied_index());
+		capture_take_unique_values(info, rel, before, slot, ot_applied_index());
 		capture_check_functions(info, slot);
 		ot_row_check_fits_everywhere(info, rel, slot, &new_stored);
 	}
@@ -715,7 +751,7 @@ ot_capture_delete(Relation rel, ItemPointer tid, bool moves)
 	ExecStoreVirtualTuple(before);
 	before->tts_tid = *tid;
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
-	capture_take_unique_values(info, before, NULL, ot_applied_index());
+	capture_take_unique_values(info, rel, before, NULL, ot_applied_index());
 	if (info->identity < 0)
 		capture_take_whole_row(info, before, OT_UPDATE);
 	capture_image_of_key(&key, info, rel, desc, &stored, before->tts_values);

@@ -90,7 +90,7 @@ extern bool ot_capture_values_hash(OtIndex *index, Datum *values, OtHash *hash);
 extern bool ot_capture_identity_hash(OtRelInfo *info, TupleTableSlot *slot, OtHash *hash);
 extern bool ot_capture_lock_first(Relation rel, ItemPointer tid, OtKeyMode mode, LockWaitPolicy policy);
 extern void ot_capture_lock_refused(void);
-extern OtLogIndex ot_capture_speculative(Relation rel);
+extern OtLogIndex ot_capture_speculative(Relation rel, TupleTableSlot *slot);
 extern void ot_capture_insert(Relation rel, TupleTableSlot *slot, OtLogIndex base);
 extern void ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 							  LockTupleMode lockmode, bool indexes_changed);

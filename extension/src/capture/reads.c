@@ -22,7 +22,8 @@
  *
  * A row that keeps another one out of a unique index is read, by its identity if
  * the statement said ON CONFLICT, else by the value: the keys of what a savepoint
- * changed become keys of reads when it is rolled back.
+ * changed become keys of reads when it is rolled back.  If a user's function computes
+ * the value, the table is read, since who deletes the row has no key of the value.
  *
  * A row that is only looked for by its identity to be locked with FOR KEY SHARE,
  * as the checks of foreign keys do, is not read if it is found: its lock says

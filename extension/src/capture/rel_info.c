@@ -290,6 +290,13 @@ rel_info_runs_users_code(Node *node, void *context)
 	return expression_tree_walker(node, rel_info_runs_users_code, context);
 }
 
+static bool
+rel_info_index_runs_users_code(Relation index_rel)
+{
+	return rel_info_runs_users_code((Node *) RelationGetIndexExpressions(index_rel), NULL) ||
+		rel_info_runs_users_code((Node *) RelationGetIndexPredicate(index_rel), NULL);
+}
+
 /* The type of what is put into the index: the index's own column may have another. */
 static Oid
 rel_info_indexed_type(Relation rel, Relation index_rel, int key)
@@ -480,6 +487,7 @@ rel_info_describe_index(OtIndex *index, OtRelInfo *info, Relation rel, Relation 
 		RelationGetIndexPredicate(index_rel) != NIL;
 	if (index->computed)
 		index->info = BuildIndexInfo(index_rel);
+	index->runs_users_code = rel_info_index_runs_users_code(index_rel);
 	for (int i = 0; i < index->nkeys && !index->coarse; i++)
 		index->coarse = !rel_info_describe_hash(index, i, index_rel);
 }
@@ -756,9 +764,7 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 			RelationGetIndexPredicate(index_rel) != NIL)
 		{
 			info->runs_functions = true;
-			info->runs_users_code |=
-				rel_info_runs_users_code((Node *) RelationGetIndexExpressions(index_rel), NULL) ||
-				rel_info_runs_users_code((Node *) RelationGetIndexPredicate(index_rel), NULL);
+			info->runs_users_code |= rel_info_index_runs_users_code(index_rel);
 		}
 		if (index_rel->rd_index->indisunique || index_rel->rd_index->indisexclusion)
 		{

@@ -40,6 +40,7 @@ typedef struct OtIndex
 	bool		exclusion;
 	bool		coarse;			/* one key for the whole index (rel_info.c) */
 	bool		computed;		/* expressions or a predicate */
+	bool		runs_users_code;	/* some of them are not built in */
 	bool		nulls_equal;	/* NULLS NOT DISTINCT */
 	int			nkeys;
 	AttrNumber	attnums[INDEX_MAX_KEYS];

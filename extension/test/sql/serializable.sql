@@ -169,6 +169,14 @@ CALL reads('INSERT INTO t VALUES (5, 5, 5) ON CONFLICT DO NOTHING');
 CALL reads('INSERT INTO t VALUES (20000, 5, 5) ON CONFLICT (u) DO NOTHING');
 CALL reads('INSERT INTO t VALUES (5, 5, 5) ON CONFLICT (id) DO UPDATE SET v = 5');
 CALL reads('DO $x$ BEGIN INSERT INTO t VALUES (20000, 5, 5); EXCEPTION WHEN unique_violation THEN NULL; END $x$');
+CALL reads('DO $x$ BEGIN INSERT INTO t VALUES (20000, 5, 5) ON CONFLICT (id) DO NOTHING; EXCEPTION WHEN unique_violation THEN NULL; END $x$');
+-- Who deletes the row takes no key of what a user's function has computed.
+CREATE FUNCTION same(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN $1; END';
+CREATE TABLE by_function (id int PRIMARY KEY, v int);
+CREATE UNIQUE INDEX ON by_function (same(v));
+INSERT INTO by_function VALUES (1, 1);
+CALL reads('DO $x$ BEGIN INSERT INTO by_function VALUES (2, 1); EXCEPTION WHEN unique_violation THEN NULL; END $x$');
+CALL reads('INSERT INTO by_function VALUES (2, 2)');
 -- A foreign key is checked by the parent's row, which is locked; if it is missing, that was read.
 CALL reads('INSERT INTO child VALUES (2, 7)');
 CALL reads('SELECT 1 FROM ONLY t x WHERE id OPERATOR(pg_catalog.=) 7 FOR KEY SHARE OF x LIMIT 1');
