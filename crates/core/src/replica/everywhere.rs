@@ -187,6 +187,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let to = self.other_servers().map(|m| m.id).filter(|id| !is_asked(*id) && waited_for(*id));
         let to: Vec<NodeId> = to.collect();
         if !to.is_empty() {
+            self.tell_who_waits(&to, host);
             host.send_await(&to, at);
             self.everywhere.asked.extend(to.into_iter().map(|id| (id, at)));
         }

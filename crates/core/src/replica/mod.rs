@@ -155,7 +155,7 @@ pub struct Replica<S: Store, O> {
     owes_notice: bool,
     /// As leader: up to where there are transactions of each member which it has not been told are on this disk.
     proposers: BTreeMap<NodeId, LogIndex>,
-    /// How often it told in the tick before this one, and in this one.
+    /// How often it told as leader in the tick before this one, and in this one.
     told: (u64, u64),
     tick: u64,
     /// Messages for which the peer's queue was full; Raft is told at the next opportunity.
@@ -529,7 +529,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let leader = self.consensus.leadership().leader;
         let mut others = self.others_but(leader);
         let all = others.len();
-        self.told.1 += 1;
+        self.told.1 += u64::from(leader == Some(self.id));
         let is_busy = self.told.0 >= BUSY_NOTICES;
         let may_wait = |leader, id| {
             let waits = leader == self.id && (!is_busy || self.proposers.contains_key(&id));
@@ -550,11 +550,18 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             return;
         }
         let leader = self.consensus.leadership().leader;
-        let is_said = |notice: &Notice| {
-            leader.is_some_and(|id| id != self.id && self.consensus.said_to_have(id) >= notice.index)
-        };
+        let is_said =
+            |notice: &Notice| leader.is_some_and(|id| id != self.id && self.consensus.said_to_have(id) >= notice.index);
         if let Some(notice) = self.consensus.last_notice().filter(|notice| !is_said(notice)) {
             host.send_notice(&self.others_but(leader), notice);
+        }
+    }
+
+    /// For those who wait for what others have committed, and may have been left out ([`Replica::tell`]): to be called
+    /// before what makes them wait is sent to them.
+    pub(super) fn tell_who_waits<H: Host<Store = S, Outbox = O>>(&mut self, who: &[NodeId], host: &mut H) {
+        if let Some(notice) = self.consensus.last_notice().filter(|_| self.owes_notice) {
+            host.send_notice(who, notice);
         }
     }
 

@@ -102,6 +102,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 
     /// A member asks for the last entry that this node's disk has.
     pub fn question<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, question: u64, host: &mut H) {
+        self.tell_who_waits(&[peer], host);
         host.send_last_entry(peer, question, self.consensus.last_on_disk());
     }
 

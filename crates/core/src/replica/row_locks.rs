@@ -194,7 +194,10 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         for answer in answers {
             match answer.txn.node {
                 node if node == self.id => self.take_lock_answer(answer),
-                node => host.send_lock_message(node, LockMessage::Answer(answer)),
+                node => {
+                    self.tell_who_waits(&[node], host);
+                    host.send_lock_message(node, LockMessage::Answer(answer));
+                }
             }
         }
     }
