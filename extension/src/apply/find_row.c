@@ -36,6 +36,7 @@
  */
 #include "apply/apply_internal.h"
 
+#include "access/genam.h"
 #include "access/stratnum.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -500,16 +501,31 @@ find_row_by_identity(OtRowFinder *finder, TupleTableSlot *slot)
 	}
 }
 
+static char *
+find_row_describe_key(OtRowFinder *finder)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS] = {0};
+
+	for (int i = 0; i < finder->nkeys; i++)
+		values[i] = finder->keys[i].sk_argument;
+	return BuildIndexValueDescription(finder->index, values, nulls);
+}
+
 /* Puts the row into the slot. */
 void
 ot_row_finder_find(OtRowFinder *finder, TupleTableSlot *slot)
 {
+	char	   *key;
+
 	if (finder->whole_row ? find_row_by_contents(finder, slot) : find_row_by_identity(finder, slot))
 		return;
+	key = finder->whole_row ? NULL : find_row_describe_key(finder);
 	ereport(ERROR,
 			(errcode(ERRCODE_NO_DATA_FOUND),
 			 errmsg("row to change is missing in table \"%s.%s\" of region \"%s\"",
 					get_namespace_name(RelationGetNamespace(finder->rel)),
 					RelationGetRelationName(finder->rel), ot_region),
+			 key ? errdetail_log("Its key is %s.", key) : 0,
 			 errhint("This region differs from the others; compare them with onetrip check.")));
 }

@@ -99,7 +99,8 @@ ot_prepared_end(OtReader *r, OtReader *prepared)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("this server has not kept the prepared transaction \"%s\"", gid),
-				 errdetail("Its table onetrip.prepared differs from those of the other regions.")));
+				 errdetail("Its table onetrip.prepared differs from those of the other regions."),
+				 errhint("Compare them with onetrip check.")));
 	if (commit)
 	{
 		MemoryContext spi = MemoryContextSwitchTo(context);

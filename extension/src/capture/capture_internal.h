@@ -30,6 +30,7 @@ extern void ot_write_set_keys_start(MemoryContext context);
 extern void ot_write_set_keys_reset(void);
 extern void ot_write_set_keys_settle(void);
 extern int	ot_write_set_keys_count(void);
+extern Oid	ot_write_set_keys_last_table(void);
 extern int64 ot_write_set_keys_bytes(void);
 extern void ot_write_set_keys_by_mode(int64 *counts);
 extern List *ot_write_set_tables_of_keys(void);

@@ -189,7 +189,8 @@ large_object_is_captured(Relation rel)
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
 				 errmsg("cannot replicate a large object that the script of an extension changes"),
-				 errdetail("The script runs in every region, and each would have its own.")));
+				 errdetail("The script runs in every region, and each would have its own."),
+				 errhint("Make or change it outside of the script.")));
 	return false;
 }
 

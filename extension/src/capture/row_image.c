@@ -33,6 +33,7 @@
 #include "access/htup_details.h"
 #include "access/toast_internals.h"
 #include "access/tupmacs.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/typcache.h"
 
@@ -80,6 +81,40 @@ row_image_compression_method(Datum value)
 	}
 }
 
+typedef struct ValueAt
+{
+	OtRelInfo  *info;
+	int			column;
+} ValueAt;
+
+/* Says where the value is that cannot be replicated.  Looks up nothing after other errors. */
+static void
+row_image_error_context(void *arg)
+{
+	ValueAt    *at = arg;
+	char	   *table = geterrcode() == OT_ERR_NOT_REPLICATED ? get_rel_name(at->info->relid) : NULL;
+
+	if (table != NULL)
+		errcontext("column \"%s\" of table \"%s\"",
+				   NameStr(TupleDescAttr(at->info->as_given, at->column)->attname), table);
+}
+
+/* As ot_type_find_names(). */
+static bool
+row_image_find_names_in(OtRelInfo *info, int column, char *value, uint32 offset, OtNames *names)
+{
+	ValueAt		at = {.info = info, .column = column};
+	ErrorContextCallback context = {
+		.callback = row_image_error_context, .arg = &at, .previous = error_context_stack
+	};
+	bool		found;
+
+	error_context_stack = &context;
+	found = ot_type_find_names(info->columns[column].type, value, offset, names);
+	error_context_stack = context.previous;
+	return found;
+}
+
 static void
 row_image_add_part(OtRowImage *image, int column, OtRelInfo *info, Datum value, bool decompress)
 {
@@ -104,7 +139,7 @@ row_image_add_part(OtRowImage *image, int column, OtRelInfo *info, Datum value, 
 	if (decompress)
 		part->value = (struct varlena *) DatumGetPointer(ot_type_decompress(type, value));
 	/* Offsets count from the end of the header. */
-	if (!ot_type_find_names(type, (char *) part->value, (uint32) -VARHDRSZ, &part->names) &&
+	if (!row_image_find_names_in(info, column, (char *) part->value, (uint32) -VARHDRSZ, &part->names) &&
 		!decompress)
 	{
 		/* A value inside this one is compressed. */
@@ -135,7 +170,7 @@ row_image_find_names(OtRowImage *image, OtRelInfo *info, TupleDesc desc)
 			continue;
 		off = att_align_pointer(off, att->attalign, att->attlen, data + off);
 		if (info->columns[i].contains_names &&
-			!ot_type_find_names(info->columns[i].type, data + off, off, &image->names))
+			!row_image_find_names_in(info, i, data + off, off, &image->names))
 			return i;
 		off = att_addlength_pointer(off, att->attlen, data + off);
 	}

@@ -386,6 +386,20 @@ ot_write_set_tables(Oid *relids, int max)
 
 /* ---- operations ---- */
 
+static void
+write_set_raise_too_large(void)
+{
+	Oid			last = ot_write_set_keys_last_table();
+	char	   *table = OidIsValid(last) ? get_rel_name(last) : NULL;
+
+	ereport(ERROR,
+			(errcode(OT_ERR_TOO_LARGE),
+			 errmsg("transaction changes more than onetrip.max_write_set (%d kB)",
+					ot_max_write_set_kb),
+			 table ? errdetail("The last row that it has changed or locked is in table \"%s\".", table) : 0,
+			 errhint("Split the work into several transactions (COPY in parts, INSERT ... SELECT by ranges). A superuser may raise onetrip.max_write_set, up to max_entry_bytes in node.toml.")));
+}
+
 /*
  * Raises ERROR if the entry has grown past onetrip.max_write_set.  Keys count,
  * too: a row lock adds nothing else.
@@ -396,11 +410,7 @@ ot_write_set_check_size(void)
 	ot_write_set_appended();
 	if (unlikely(ws.ops.len / 1024 + ot_write_set_notification_bytes() / 1024 + ot_write_set_keys_bytes() / 1024 >
 				 ot_max_write_set_kb))
-		ereport(ERROR,
-				(errcode(OT_ERR_TOO_LARGE),
-				 errmsg("transaction changes more than onetrip.max_write_set (%d kB)",
-						ot_max_write_set_kb),
-				 errhint("Split the work into several transactions, or raise onetrip.max_write_set.")));
+		write_set_raise_too_large();
 }
 
 /*

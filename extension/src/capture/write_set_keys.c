@@ -131,6 +131,13 @@ ot_write_set_keys_count(void)
 	return taken.nkeys;
 }
 
+/* The table of the last one, or InvalidOid. */
+Oid
+ot_write_set_keys_last_table(void)
+{
+	return taken.nkeys > 0 ? taken.keys[taken.nkeys - 1].relid : InvalidOid;
+}
+
 /* The size that they have in the entry. */
 int64
 ot_write_set_keys_bytes(void)

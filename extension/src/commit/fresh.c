@@ -290,11 +290,13 @@ fresh_raise_no_answer(void)
 
 	ereport(ERROR,
 			(errcode(OT_ERR_NOT_NOW),
+			 ot_agent_is_open(agent) ?
+			 errmsg("cannot read fresh in region \"%s\": no answer within onetrip.commit_timeout", ot_region) :
 			 errmsg("cannot read fresh: the node of region \"%s\" does not answer", ot_region),
 			 ot_agent_is_open(agent) ?
-			 errdetail("It answers once a majority of regions has told it what is committed.") :
+			 errdetail("The region's node answers once a majority of regions has told it what is committed.") :
 			 errdetail("%s.", ot_agent_error(agent)),
-			 errhint("Repeat the transaction later, or read what this server shows: SET onetrip.read = local, and onetrip.max_staleness = -1.")));
+			 errhint("Repeat the transaction later or in another region, or read what this server shows: SET onetrip.read = local, and onetrip.max_staleness = -1.")));
 }
 
 static void

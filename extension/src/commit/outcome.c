@@ -56,6 +56,29 @@ outcome_take_answer(OtReader *body, void *state)
 	return true;
 }
 
+static void
+outcome_raise_no_answer(OtFrameType type, OtTxnId txn)
+{
+	OtAgent    *agent = ot_commit_agent();
+	char		text[OT_TXN_ID_TEXT_MAX];
+
+	if (type == OT_FRAME_SETTLE && ot_agent_is_open(agent))
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_NOW),
+				 errmsg("transaction %s could not be settled within onetrip.commit_timeout", ot_txn_to_text(txn, text)),
+				 errdetail("The node of region \"%s\" answers once a majority of regions has settled it.", ot_region),
+				 errhint("Ask in another region, or again later. onetrip status says which regions are missing.")));
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_NOW),
+			 errmsg("the node of region \"%s\" does not answer", ot_region),
+			 ot_agent_is_open(agent) ?
+			 errdetail("It did not within onetrip.commit_timeout.") :
+			 errdetail("%s.", ot_agent_error(agent)),
+			 ot_agent_is_open(agent) ?
+			 errhint("See what its log says, or ask in another region.") :
+			 errhint("Start the node (onetrip start), or ask in another region.")));
+}
+
 /*
  * Asks the node for an outcome, with an OUTCOME or SETTLE frame.  Raises ERROR
  * if it does not answer within onetrip.commit_timeout.
@@ -73,11 +96,7 @@ outcome_ask_outcome(OtFrameType type, OtTxnId txn, OtLogIndex *at)
 	};
 
 	if (!ot_ask(&question, TimestampTzPlusMilliseconds(ot_now(), ot_commit_timeout_ms)))
-		ereport(ERROR,
-				(errcode(OT_ERR_NOT_NOW),
-				 errmsg("the node of region \"%s\" does not answer", ot_region),
-				 errdetail("%s.", ot_agent_error(ot_commit_agent())),
-				 errhint("Start the node (onetrip start), or ask in another region.")));
+		outcome_raise_no_answer(type, txn);
 	*at = outcome.at;
 	return outcome.state;
 }
@@ -140,7 +159,8 @@ outcome_check_capturing(void)
 	if (!ot_capturing())
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_NOW),
-				 errmsg("this process does not capture changes")));
+				 errmsg("this process does not capture changes"),
+				 errdetail("Sessions of the replicated database do, outside of the script of an extension.")));
 }
 
 /* onetrip.current_transaction_id() returns text: the id that COMMIT will use */

@@ -244,7 +244,7 @@ typedef struct Rest
 {
 	OtUsedHere	used;
 	char	   *read;			/* by a SERIALIZABLE one, which minds who writes it */
-	bool		definition;		/* that this server alone has */
+	const char *definition;		/* the statement that changed one which this server alone has */
 	bool		catalogs;
 	bool		message;		/* of logical decoding */
 	bool		origin;			/* how far its replication origin has come */
@@ -261,7 +261,7 @@ prepared_find_rest(Rest *rest)
 		rest->used.written = psprintf("%s.%s", get_namespace_name(get_rel_namespace(unseen)),
 									  get_rel_name(unseen));
 	rest->read = XactIsoLevel == XACT_SERIALIZABLE ? rest->used.read : NULL;
-	rest->definition = ot_ddl_has_changed_here();
+	rest->definition = ot_ddl_changed_here_by();
 	rest->catalogs = ot_unseen_catalog_rows() > 0;
 	rest->message = emitted_in == OT_LXID(MyProc);
 	rest->origin = replorigin_session_origin != InvalidRepOriginId &&
@@ -277,7 +277,7 @@ prepared_find_rest(Rest *rest)
 bool
 ot_prepared_has_done_here(void)
 {
-	return ot_ddl_has_changed_here() || emitted_in == OT_LXID(MyProc) ||
+	return ot_ddl_changed_here_by() != NULL || emitted_in == OT_LXID(MyProc) ||
 		(!ot_write_set_has_statements() && (MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) == 0 &&
 		 ot_unseen_catalog_rows() > 0);
 }
@@ -286,7 +286,7 @@ static bool
 prepared_has_rest(const Rest *rest)
 {
 	return rest->used.foreign_table != NULL || rest->used.written != NULL ||
-		rest->used.locked != NULL || rest->read != NULL || rest->definition ||
+		rest->used.locked != NULL || rest->read != NULL || rest->definition != NULL ||
 		rest->catalogs || rest->message || rest->origin;
 }
 
@@ -326,10 +326,11 @@ prepared_check_tables(const Rest *rest)
 static void
 prepared_check_own(const Rest *rest)
 {
-	if (rest->definition)
+	if (rest->definition != NULL)
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
 				 errmsg("cannot PREPARE a transaction that has used onetrip tables and changed a definition that this server alone has"),
+				 errdetail("The statement was %s.", rest->definition),
 				 errhint("Change it in a transaction of its own, with COMMIT.")));
 	if (ot_write_set_has_statements())
 		ereport(ERROR,

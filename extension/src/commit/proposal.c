@@ -35,7 +35,11 @@ proposal_raise_unreachable(OtAgent *a)
 	ereport(ERROR,
 			(errcode(OT_ERR_NOT_NOW),
 			 errmsg("the node of region \"%s\" does not answer, nothing was committed", ot_region),
+			 ot_agent_is_open(a) ?
+			 errdetail("It has not taken the transaction within onetrip.commit_timeout.") :
 			 errdetail("%s.", ot_agent_error(a)),
+			 ot_agent_is_open(a) ?
+			 errhint("See what its log says, then repeat the transaction.") :
 			 errhint("Start the node (onetrip start), then repeat the transaction.")));
 }
 

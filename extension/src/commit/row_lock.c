@@ -344,13 +344,15 @@ row_lock_wait_shown(const RowLockRequest *request, OtLogIndex at)
 }
 
 static void
-row_lock_go_without(void)
+row_lock_go_without(bool node_answers)
 {
 	present.goes_without = true;
 	ereport(WARNING,
 			(errcode(OT_ERR_NOT_NOW),
 			 errmsg("row locks are not available now, the transaction goes on without"),
-			 errdetail("No leader answers the node of region \"%s\", or there are too many locks.", ot_region),
+			 node_answers ?
+			 errdetail("No leader answers the node of region \"%s\", or there are too many locks.", ot_region) :
+			 errdetail("The node of region \"%s\" does not answer.", ot_region),
 			 errhint("If another region changes the same rows, COMMIT may fail with 40001.")));
 }
 
@@ -475,6 +477,7 @@ row_lock_ask(Relation rel, const OtRowLock *locks, int nlocks, LockWaitPolicy po
 {
 	RowLockRequest request = {.rel = rel, .locks = locks, .nlocks = nlocks, .waits = policy == LockWaitBlock};
 	OtLocked	answer = {0};
+	bool		node_answers;
 
 	ot_trips_take("lock a row", 1);
 	/* a cancel by the evictor must say what it is */
@@ -487,7 +490,8 @@ row_lock_ask(Relation rel, const OtRowLock *locks, int nlocks, LockWaitPolicy po
 	row_lock_name_table(&request);
 	if (LockTimeout > 0)
 		request.deadline = TimestampTzPlusMilliseconds(ot_now(), LockTimeout);
-	if (!row_lock_wait(&request, &answer))
+	node_answers = row_lock_wait(&request, &answer);
+	if (!node_answers)
 	{
 		row_lock_give_back(request.number);
 		answer.outcome = OT_LOCK_NO_TABLE;
@@ -520,7 +524,7 @@ row_lock_ask(Relation rel, const OtRowLock *locks, int nlocks, LockWaitPolicy po
 					 errhint("Retry the transaction.")));
 			break;
 		default:
-			row_lock_go_without();
+			row_lock_go_without(node_answers);
 	}
 	return true;
 }

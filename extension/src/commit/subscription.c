@@ -428,7 +428,8 @@ subscription_write(bool has_changes)
 	if (origin == InvalidRepOriginId)
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_NOW),
-				 errmsg("the worker of subscription \"%s\" has no replication origin", name)));
+				 errmsg("the worker of subscription \"%s\" has no replication origin", name),
+				 errhint("It starts again by itself.")));
 	/* if the server crashed before its own commit, the log would bring only a part */
 	table = has_changes ? ot_held_locks_written_here() : NULL;
 	if (table != NULL)
@@ -462,7 +463,8 @@ subscription_write(bool has_changes)
 				 errmsg("subscription \"%s\" has already come further", name),
 				 errdetail("Its worker was at %X/%X and came to %X/%X, the cluster is at %X/%X.",
 						   LSN_FORMAT_ARGS(worker.position), LSN_FORMAT_ARGS(position),
-						   LSN_FORMAT_ARGS(found ? row.position : InvalidXLogRecPtr))));
+						   LSN_FORMAT_ARGS(found ? row.position : InvalidXLogRecPtr)),
+				 errhint("The worker starts again by itself. If this is repeated, see onetrip.subscription_position.")));
 	position = Max(position, worker.position);
 	if (OidIsValid(relid))
 		(void) ot_subscription_execute(SPI_OK_UPDATE, "UPDATE " TABLE " SET position = $4, changed = pg_catalog.now() WHERE " HERE,

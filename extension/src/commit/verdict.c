@@ -110,9 +110,12 @@ verdict_raise_lost(OtTxnId txn, OtVerdict *verdict)
 				 errmsg("could not commit: the transaction is too old to be checked for conflicts"),
 				 ot_write_set_key_is_read(verdict->key_number) ?
 				 errdetail("Its snapshot is from before log index " UINT64_FORMAT ".", verdict->other.value) :
+				 name ?
+				 errdetail("Its lock in table \"%s.%s\" was taken before log index " UINT64_FORMAT ".",
+						   schema, name, verdict->other.value) :
 				 errdetail("Its oldest row lock was taken before log index " UINT64_FORMAT ".",
 						   verdict->other.value),
-				 ot_worker_hint_retry("Retry the transaction; keep write transactions shorter.")));
+				 ot_worker_hint_retry("Retry the transaction. Keep write transactions shorter, or see whether another one has changed millions of rows meanwhile.")));
 	if (verdict->outcome == OT_OUTCOME_RESERVED)
 		ereport(ERROR,
 				(errcode(OT_ERR_LOST),
@@ -162,7 +165,8 @@ verdict_raise_cancelled(OtTxnId txn)
 			(errcode(ERRCODE_TRANSACTION_ROLLBACK),
 			 errmsg("could not commit: transaction %s was settled before its COMMIT was decided",
 					ot_txn_to_text(txn, text)),
-			 errdetail("Somebody called onetrip.outcome() with settle => true and was told that it is aborted; or this region's node was removed from the cluster.")));
+			 errdetail("Somebody called onetrip.outcome() with settle => true and was told that it is aborted; or this region's node was removed from the cluster."),
+			 errhint("Nothing was committed. Repeat the transaction; if the node was removed, in another region.")));
 }
 
 static void
@@ -171,8 +175,8 @@ verdict_raise_refused(const OtVerdict *verdict)
 	if (verdict->outcome == OT_OUTCOME_REFUSED)
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_NOW),
-				 errmsg("the node of region \"%s\" refused the transaction", ot_region),
-				 errdetail("%s", verdict->message)));
+				 errmsg("the node of region \"%s\" refused the transaction, nothing was committed", ot_region),
+				 errdetail("%s.", verdict->message)));
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 			 errmsg("the node of region \"%s\" has no room for the transaction now", ot_region),

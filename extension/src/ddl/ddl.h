@@ -78,7 +78,7 @@ extern bool ot_ddl_share_has_waited(void);
 extern void ot_ddl_lock_schema(void);
 
 /* ddl_classify.c */
-extern bool ot_ddl_has_changed_here(void);
+extern const char *ot_ddl_changed_here_by(void);
 
 /* ddl_function.c */
 extern void ot_functions_commit_begins(bool begins);

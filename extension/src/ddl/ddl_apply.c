@@ -453,8 +453,8 @@ ot_ddl_apply_statement(OtReader *r)
 	if (!OidIsValid(roleid))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("role \"%s\" does not exist on this node", role),
-				 errhint("It was created outside of the replicated database. Create it here too, and the statement will be applied.")));
+				 errmsg("role \"%s\" does not exist in region \"%s\"", role, ot_region),
+				 errhint("It was created outside of the replicated database. Create it in another database of this server (CREATE ROLE in database postgres), and the statement will be applied.")));
 
 	ot_position_note_ddl_elsewhere();
 	ot_ddl_lock_schema();

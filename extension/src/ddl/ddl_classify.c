@@ -487,8 +487,9 @@ ddl_classify(Node *stmt, const char *query, OtTemporary *temporary)
 	return kind;
 }
 
-/* The last transaction that changed a definition which this server alone has. */
+/* The last transaction that changed a definition which this server alone has, and how. */
 static LocalTransactionId changed_here = InvalidLocalTransactionId;
+static CommandTag changed_by;
 
 OtStatementKind
 ot_ddl_classify(Node *stmt, const char *query, bool *is_temporary)
@@ -500,17 +501,21 @@ ot_ddl_classify(Node *stmt, const char *query, bool *is_temporary)
 	if (kind == OT_STATEMENT_LOCAL && (temporary != OT_TEMPORARY_OBJECT || IsA(stmt, CreateCastStmt)) &&
 		GetCommandLogLevel(stmt) == LOGSTMT_DDL && !IsA(stmt, ClusterStmt) &&
 		ot_ddl_create_as(stmt) == NULL)
+	{
 		changed_here = OT_LXID(MyProc);
+		changed_by = CreateCommandTag(stmt);
+	}
 	*is_temporary = temporary != OT_TEMPORARY_NOTHING;
 	return kind;
 }
 
 /*
- * Has this transaction changed definitions that are in no entry: of another
- * database, a subscription, a temporary function, a cast of a temporary type?
+ * The statement by which this transaction has changed a definition that is in no
+ * entry: of another database, a subscription, a temporary function, a cast of a
+ * temporary type.  NULL: there is none.
  */
-bool
-ot_ddl_has_changed_here(void)
+const char *
+ot_ddl_changed_here_by(void)
 {
-	return changed_here == OT_LXID(MyProc);
+	return changed_here == OT_LXID(MyProc) ? GetCommandTagName(changed_by) : NULL;
 }

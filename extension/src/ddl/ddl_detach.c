@@ -147,7 +147,8 @@ ot_detach_check(Oid parent)
 	if (OidIsValid(by_default))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("cannot detach partitions concurrently when a default partition exists")));
+				 errmsg("cannot detach partitions concurrently when a default partition exists"),
+				 errdetail("Table \"%s\" has the default partition \"%s\".", get_rel_name(parent), get_rel_name(by_default))));
 	if (get_rel_relispartition(parent) && PartitionHasPendingDetach(parent))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -393,7 +394,9 @@ ot_detach_before_finalize(Node *stmt)
 	if (!ot_index_try_locks(relids, modes, ++attempts % ATTEMPTS_OF_LONG == 0 ? DeadlockTimeout + LONGER_MS : 0))
 		ereport(ERROR,
 				(errcode(OT_ERR_LOST),
-				 errmsg("partition \"%s\" or a table that its foreign keys lead to is in use", get_rel_name(partition))));
+				 errmsg("partition \"%s\" or a table that its foreign keys lead to is in use in region \"%s\"",
+						get_rel_name(partition), ot_region),
+				 errhint("It is tried again.")));
 }
 
 /*

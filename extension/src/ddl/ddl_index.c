@@ -298,7 +298,8 @@ ddl_index_check_no_deadlock(VirtualTransactionId transaction)
 	if (proc != NULL && proc->waitLock != NULL && !VirtualXactLock(transaction, false))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("a transaction that the job has to wait for waits for a lock")));
+				 errmsg("a transaction in region \"%s\" that the job has to wait for waits for a lock", ot_region),
+				 errhint("The job begins anew by itself.")));
 }
 
 /* Waits for those who may change rows of the table, as of now. */

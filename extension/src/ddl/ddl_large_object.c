@@ -111,7 +111,8 @@ ot_ddl_large_object_access(ObjectAccessType access, Oid loid, bool by_statement)
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
 				 errmsg("cannot replicate a large object that the script of an extension changes"),
-				 errdetail("The script runs in every region, and each would have its own.")));
+				 errdetail("The script runs in every region, and each would have its own."),
+				 errhint("Make or change it outside of the script.")));
 	if (!ot_capturing())
 		return;
 	ot_large_object_check();
