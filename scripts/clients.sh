@@ -68,7 +68,8 @@ build_programs() {
 # The ports of PostgreSQL and of the nodes' HTTP, by region.
 declare -A port=() http=()
 
-# Passwords, TLS where a driver asks for it by itself, and TLS for who asks a node whether its region can be written.
+# Passwords, TLS where a driver asks for it by itself, and TLS for who asks a node whether its region can be written.  Drivers
+# pass by a region without a majority.
 start_regions() {
     local region toml
     cp "$onetrip" "$work/onetrip"
@@ -82,7 +83,7 @@ start_regions() {
         port[$region]=$(sed -n 's/^port = \([0-9]*\)$/\1/p' "$toml" | head -n 1)
         http[$region]=$(sed -n 's/^http = "127.0.0.1:\([0-9]*\)"$/\1/p' "$toml")
         [ -n "${port[$region]}" ] && [ -n "${http[$region]}" ] || fail "$toml lacks the ports of PostgreSQL and of HTTP"
-        sed -i 's/^http = .*/&\nhttp_tls = true/' "$toml"
+        sed -i 's/^http = .*/&\nhttp_tls = true/; s/^\[postgres\]$/&\nread_only_without_majority = true/' "$toml"
         start "$region"
     done
     for region in "${regions[@]}"; do

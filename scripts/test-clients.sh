@@ -1,9 +1,9 @@
 #!/bin/bash
 # Runs the programs in docs/clients, as they are, against three regions: they all change the same rows at once, a region's
-# node and server are killed meanwhile, and every transaction must have happened once.  The same again through pgbouncer and
-# HAProxy, with docs/clients/pgbouncer.ini and haproxy.cfg.  Then counts, 300 ms from them, what connecting and looking around
-# asks of other regions, by driver: nothing, and with onetrip.read = fresh nothing before the first table is read; and looks at
-# what docs/clients.md says of pools.
+# node and server are killed meanwhile, and every transaction must have happened once.  So must they when the region that all
+# are connected to is cut off.  The same again through pgbouncer and HAProxy, with docs/clients/pgbouncer.ini and haproxy.cfg.
+# Then counts, 300 ms from them, what connecting and looking around asks of other regions, by driver: nothing, and with
+# onetrip.read = fresh nothing before the first table is read; and looks at what docs/clients.md says of pools.
 #
 #   scripts/test-clients.sh TARGET_FOLDER [transactions of each program]
 #
@@ -85,6 +85,22 @@ once_each() {
     query near "TRUNCATE transfer; UPDATE account SET balance = 0"
 }
 
+# links JSON [NODE]: tells each node so about each of its links; with NODE, about those from and to that one.
+links() {
+    /usr/bin/python3 - "$work/nodes/near/tls/ca.crt" "$1" "${2:-0}" "${http[near]}" "${http[middle]}" "${http[far]}" <<'END'
+import json, ssl, sys, urllib.request
+
+trusted = ssl.create_default_context(cafile=sys.argv[1])
+told, which = json.loads(sys.argv[2]), int(sys.argv[3])
+for node, port in enumerate(sys.argv[4:], 1):
+    for peer in {1, 2, 3} - {node}:
+        if which in (0, node, peer):
+            body = json.dumps({"peer": peer} | told).encode()
+            request = urllib.request.Request(f"https://127.0.0.1:{port}/links", body, {"Content-Type": "application/json"})
+            urllib.request.urlopen(request, context=trusted, timeout=10)
+END
+}
+
 run python 0 python
 run javascript 1 javascript
 run go 2 go
@@ -98,6 +114,19 @@ wait "${node[middle]}" 2>/dev/null || true
 start middle
 end_well
 once_each ""
+
+# ---- the nearest region is cut off, while its server and its node go on ----
+
+for language in "${languages[@]}"; do
+    run "${language}_cut_off" 0 "$language"
+done
+wait_for_some near
+links '{"cut": true}' 1
+# The others tell them what became of their transactions there.
+end_well
+links '{"cut": false}' 1
+wait_for near
+once_each _past_a_region_without_a_majority
 
 # ---- the same through pgbouncer and HAProxy, and the region that HAProxy has chosen fails ----
 
@@ -128,16 +157,7 @@ once_each _past_a_replica
 # ---- connecting, and looking around, 300 ms from the other regions and back ----
 
 # The replica's region stays near; it is not asked.
-/usr/bin/python3 - "$work/nodes/near/tls/ca.crt" "${http[near]}" "${http[middle]}" "${http[far]}" <<'END'
-import json, ssl, sys, urllib.request
-
-trusted = ssl.create_default_context(cafile=sys.argv[1])
-for node, port in enumerate(sys.argv[2:], 1):
-    for peer in {1, 2, 3} - {node}:
-        body = json.dumps({"peer": peer, "one_way_ms": 150}).encode()
-        request = urllib.request.Request(f"https://127.0.0.1:{port}/links", body, {"Content-Type": "application/json"})
-        urllib.request.urlopen(request, context=trusted, timeout=10)
-END
+links '{"one_way_ms": 150}'
 for region in "${regions[@]}"; do
     wait_for "$region"
 done

@@ -13,6 +13,8 @@ public class Retry {
     private static final String URL = System.getenv("ONETRIP_JDBC_URL");
     /** Lost to another transaction: nothing happened. */
     private static final Set<String> LOST = Set.of("40001", "40P01");
+    /** The region takes no changes any more, as it has no majority: nothing happened, and another region has one. */
+    private static final String READ_ONLY = "25006";
 
     private static Connection connection;
 
@@ -52,7 +54,7 @@ public class Retry {
         }
     }
 
-    /** Whether the transaction has committed, from any region: settles it, since its own may be gone. */
+    /** Whether the transaction has committed, from any region: settles it, since its own may be gone or cut off. */
     static boolean committed(String id) throws SQLException, InterruptedException {
         while (true) {
             try {
@@ -60,10 +62,12 @@ public class Retry {
                 connection.rollback();
                 if (answer.startsWith("committed")) return true;
                 if (answer.equals("aborted")) return false;
+                // Left out, or forgotten: final, and for a person to judge.
+                if (!answer.equals("unknown")) throw new IllegalStateException("transaction " + id + ": " + answer);
             } catch (SQLException e) {
                 String state = e.getSQLState() == null ? "" : e.getSQLState();
                 if (state.startsWith("22") || state.startsWith("42")) throw e; // a wrong question, or it is not granted
-                drop();
+                drop(); // the connection is gone; or there is no majority here, and another region can tell
             }
             Thread.sleep(100);
         }
@@ -74,7 +78,7 @@ public class Retry {
         while (true) {
             String id = null;
             try {
-                // Costs nothing, and tells what became of a COMMIT that got no answer.
+                // For what became of a COMMIT that gets no answer.  Its COMMIT crosses regions even if it only reads.
                 id = ask("SELECT onetrip.current_transaction_id()");
                 work.run(connection);
                 connection.commit();
@@ -87,6 +91,8 @@ public class Retry {
                     } catch (SQLException gone) {
                         drop();
                     }
+                } else if (state.equals(READ_ONLY)) {
+                    drop();
                 } else if (state.startsWith("08") || state.startsWith("57P")) {
                     // The outcome is open: 08007 says so; the others, that the connection is gone.
                     drop();

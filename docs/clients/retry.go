@@ -41,7 +41,7 @@ func sqlState(err error) string {
 	return ""
 }
 
-// committed says whether the transaction has, from any region: it settles that, since its own may be gone.
+// committed says whether the transaction has, from any region: it settles that, since its own may be gone or cut off.
 func committed(ctx context.Context, id string) (bool, error) {
 	for {
 		var answer string
@@ -51,9 +51,13 @@ func committed(ctx context.Context, id string) (bool, error) {
 			return true, nil
 		case err == nil && answer == "aborted":
 			return false, nil
+		case err == nil && answer != "unknown": // left out, or forgotten: final, and for a person to judge
+			return false, fmt.Errorf("transaction %s: %s", id, answer)
 		case strings.HasPrefix(sqlState(err), "22"), strings.HasPrefix(sqlState(err), "42"):
 			// A wrong question, or it is not granted.
 			return false, err
+		case err != nil: // the connection is gone; or there is no majority here, and another region can tell
+			conn.Close(ctx)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -64,7 +68,7 @@ func run(ctx context.Context, work func(pgx.Tx) error) error {
 	for {
 		var id string
 		err := pgx.BeginFunc(ctx, connect(ctx), func(tx pgx.Tx) error {
-			// Costs nothing, and tells what became of a COMMIT that got no answer.
+			// For what became of a COMMIT that gets no answer.  Its COMMIT crosses regions even if it only reads.
 			err := tx.QueryRow(ctx, "SELECT onetrip.current_transaction_id()").Scan(&id)
 			if err != nil {
 				return err
@@ -76,6 +80,8 @@ func run(ctx context.Context, work func(pgx.Tx) error) error {
 		case err == nil:
 			return nil
 		case state == "40001" || state == "40P01": // lost to another transaction: nothing happened
+		case state == "25006": // nor here: the region has no majority any more, and another one has
+			conn.Close(ctx)
 		case state == "" || strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P"): // the outcome is open
 			if state != "08007" {
 				conn.Close(ctx)

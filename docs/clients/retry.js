@@ -8,6 +8,8 @@ const urls = process.env.ONETRIP_URLS.split(' ');
 const LIMIT = 15000;
 // Lost to another transaction: nothing happened.
 const LOST = ['40001', '40P01'];
+// The region takes no changes any more, as it has no majority: nothing happened, and another region has one.
+const READ_ONLY = '25006';
 
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 let client = null;
@@ -35,17 +37,21 @@ function drop() {
   client = null;
 }
 
-// Whether the transaction has committed, from any region: settles it, since its own may be gone.
+// Whether the transaction has committed, from any region: settles it, since its own may be gone or cut off.
 async function outcome(id) {
   for (;;) {
+    let answer = 'unknown';
     try {
       const { rows } = await (await connect()).query('SELECT onetrip.outcome($1, settle => true)', [id]);
-      if (rows[0].outcome.startsWith('committed')) return true;
-      if (rows[0].outcome === 'aborted') return false;
+      answer = rows[0].outcome;
     } catch (error) {
       if (/^(22|42)/.test(error.code ?? '')) throw error; // a wrong question, or it is not granted
-      drop();
+      drop(); // the connection is gone; or there is no majority here, and another region can tell
     }
+    if (answer.startsWith('committed')) return true;
+    if (answer === 'aborted') return false;
+    // Left out, or forgotten: final, and for a person to judge.
+    if (answer !== 'unknown') throw new Error(`transaction ${id}: ${answer}`);
     await sleep(100);
   }
 }
@@ -57,7 +63,7 @@ async function run(work) {
     try {
       const db = await connect();
       await db.query('BEGIN');
-      // Costs nothing, and tells what became of a COMMIT that got no answer.
+      // For what became of a COMMIT that gets no answer.  Its COMMIT crosses regions even if it only reads.
       id = (await db.query('SELECT onetrip.current_transaction_id() AS id')).rows[0].id;
       const result = await work(db);
       await db.query('COMMIT');
@@ -66,6 +72,8 @@ async function run(work) {
       const code = error.code ?? '';
       if (LOST.includes(code)) {
         await client?.query('ROLLBACK').catch(drop);
+      } else if (code === READ_ONLY) {
+        drop();
       } else {
         // 08007: the outcome is open.  08..., 57P..., or no SQLSTATE: the connection is gone.
         if (/^[0-9A-Z]{5}$/.test(code) && !/^(08|57P)/.test(code)) {

@@ -11,6 +11,8 @@ import psycopg
 URL = os.environ["ONETRIP_URL"]
 # Lost to another transaction: nothing happened.
 LOST = ("40001", "40P01")
+# The region takes no changes any more, as it has no majority: nothing happened, and another region has one.
+READ_ONLY = "25006"
 
 connection = None
 
@@ -27,7 +29,7 @@ def connect():
 
 
 def outcome(transaction_id):
-    """Whether the transaction has committed, from any region: settles it, since its own may be gone."""
+    """Whether the transaction has committed, from any region: settles it, since its own may be gone or cut off."""
     while True:
         try:
             question = "SELECT onetrip.outcome(%s, settle => true)"
@@ -36,8 +38,12 @@ def outcome(transaction_id):
                 return True
             if answer == "aborted":
                 return False
+            if answer != "unknown":  # left out, or forgotten: final, and for a person to judge
+                raise RuntimeError(f"transaction {transaction_id}: {answer}")
         except psycopg.OperationalError:
-            pass  # the connection is gone, or there is no majority
+            # The connection is gone; or there is no majority here, and another region can tell.
+            if connection is not None:
+                connection.close()
         time.sleep(0.1)
 
 
@@ -47,12 +53,14 @@ def run(work):
         transaction_id = None
         try:
             with connect().transaction():
-                # Costs nothing, and tells what became of a COMMIT that got no answer.
+                # For what became of a COMMIT that gets no answer.  Its COMMIT crosses regions even if it only reads.
                 row = connection.execute("SELECT onetrip.current_transaction_id()").fetchone()
                 transaction_id = row[0]
                 return work(connection)
         except psycopg.Error as error:
-            if error.sqlstate not in LOST:
+            if error.sqlstate == READ_ONLY:
+                connection.close()
+            elif error.sqlstate not in LOST:
                 # 08007: the outcome is open; the others, and without any code: the connection is gone.
                 if error.sqlstate is not None and not error.sqlstate.startswith(("08", "57P")):
                     raise
