@@ -187,12 +187,14 @@ fn answer(refused: Option<String>) -> Response {
     }
 }
 
-/// 200 if a client's transaction can be expected to commit here, else 503 and why not.
-async fn writable(State(http): State<Arc<Http>>) -> Response {
-    http.recent_report().await.map_or_else(|| STUCK.into_response(), |report| answer(not_writable(&report)))
+/// 200 if a client's transaction can be expected to commit here, else 503 and why not; with `?max_lag=` as for
+/// [`readable`], too.
+async fn writable(State(http): State<Arc<Http>>, RawQuery(query): RawQuery) -> Response {
+    let window = http.config.window_entries;
+    within(&http, query, |report, max_lag| not_writable(report, window).or_else(|| too_old(report, max_lag))).await
 }
 
-fn not_writable(report: &StatusReport) -> Option<String> {
+fn not_writable(report: &StatusReport, window_entries: u64) -> Option<String> {
     if report.members.iter().any(|m| m.id == report.node && m.role == MemberRole::Replica) {
         return Some("this node is a read replica".into());
     }
@@ -201,28 +203,46 @@ fn not_writable(report: &StatusReport) -> Option<String> {
     let disk =
         || report.disk_silent_ms.map(|ms| format!("the disk of the log has synced nothing for {:.0} s", ms / 1e3));
     let no_leader = || report.leader.is_none().then(|| "no leader: there is no majority here now".into());
-    not_serving(report).or_else(stuck).or_else(disk).or_else(no_leader)
+    let behind = || beyond_window(report.lag_entries, window_entries);
+    not_serving(report).or_else(stuck).or_else(disk).or_else(no_leader).or_else(behind)
+}
+
+/// Not all entries count in the certifier's window, so this may say so a little early.
+fn beyond_window(lag_entries: Option<u64>, window_entries: u64) -> Option<String> {
+    let behind = lag_entries.filter(|behind| *behind > window_entries)?;
+    Some(format!(
+        "PostgreSQL is {behind} entries behind, more than window_entries ({window_entries}): what begins now is too old to commit"
+    ))
 }
 
 /// 200 if a client can read here; with `?max_lag=` (milliseconds), only if what it reads is not older than that as far
 /// as this node knows, which takes a leader.
 async fn readable(State(http): State<Arc<Http>>, RawQuery(query): RawQuery) -> Response {
+    within(&http, query, |report, max_lag| not_serving(report).or_else(|| too_old(report, max_lag))).await
+}
+
+/// The answer to a question that may end with `?max_lag=`.
+async fn within(
+    http: &Http,
+    query: Option<String>,
+    refused: impl FnOnce(&StatusReport, Option<f64>) -> Option<String>,
+) -> Response {
     let max_lag = match query.as_deref().map(|query| query.strip_prefix("max_lag=").and_then(|ms| ms.parse().ok())) {
         Some(None) => {
-            return (StatusCode::BAD_REQUEST, "give a number of milliseconds: /readable?max_lag=500\n").into_response()
+            return (StatusCode::BAD_REQUEST, "give a number of milliseconds, as in ?max_lag=500\n").into_response()
         }
         given => given.flatten(),
     };
-    http.recent_report().await.map_or_else(|| STUCK.into_response(), |report| answer(not_readable(&report, max_lag)))
+    http.recent_report().await.map_or_else(|| STUCK.into_response(), |report| answer(refused(&report, max_lag)))
 }
 
-fn not_readable(report: &StatusReport, max_lag: Option<f64>) -> Option<String> {
-    let too_old = |max_lag: f64| match (&report.leader, report.lag_ms) {
+fn too_old(report: &StatusReport, max_lag: Option<f64>) -> Option<String> {
+    let max_lag = max_lag?;
+    match (&report.leader, report.lag_ms) {
         (None, _) => Some("no leader: how old the rows here are is not known".to_string()),
         (_, None) => Some("how old the rows here are is not known yet".to_string()),
         (_, Some(lag)) => (lag > max_lag).then(|| format!("the rows here are {lag:.0} ms old, {max_lag} are allowed")),
-    };
-    not_serving(report).or_else(|| max_lag.and_then(too_old))
+    }
 }
 
 fn not_serving(report: &StatusReport) -> Option<String> {
@@ -248,6 +268,12 @@ async fn leader(State(http): State<Arc<Http>>) -> Response {
 mod tests {
     use super::*;
     use std::cell::Cell;
+
+    #[test]
+    fn a_region_whose_transactions_would_be_too_old_is_not_writable() {
+        assert_eq!((beyond_window(None, 10), beyond_window(Some(10), 10)), (None, None));
+        assert!(beyond_window(Some(11), 10).unwrap().contains("11 entries behind"));
+    }
 
     /// Goal: of those who ask while there is no answer, one waits for it.
     #[tokio::test]

@@ -79,14 +79,16 @@ async fn hang_the_others(lab: &Lab, survivor: usize, ids: &mut u32) {
 /// What load balancers hear of each node.
 async fn serves_again(lab: &Lab) {
     for region in 0..3 {
-        for path in ["/writable", "/readable", "/readable?max_lag=60000", "/health"] {
+        for path in ["/writable", "/writable?max_lag=60000", "/readable", "/readable?max_lag=60000", "/health"] {
             until(&format!("{path} in region {region}"), SOON, || async { Ok(ask(lab, region, path).await?.0 == 200) })
                 .await
                 .unwrap();
         }
-        let (status, why) = ask(lab, region, "/readable?max_lag=-1").await.unwrap();
-        assert!(status == 503 && why.contains("ms old"), "{status} {why}");
-        assert_eq!(ask(lab, region, "/readable?lag=1").await.unwrap().0, 400);
+        for path in ["/writable", "/readable"] {
+            let (status, why) = ask(lab, region, &format!("{path}?max_lag=-1")).await.unwrap();
+            assert!(status == 503 && why.contains("ms old"), "{path}: {status} {why}");
+            assert_eq!(ask(lab, region, &format!("{path}?lag=1")).await.unwrap().0, 400);
+        }
     }
     until("one leader, known to all", SOON, || async {
         let mut answers = Vec::new();
