@@ -51,7 +51,8 @@ query() {
 start_plain() {
     plain=$1/server
     own_folder "$plain"
-    as_user "$bin/initdb" -D "$plain" -U postgres --encoding UTF8 --locale=C.UTF-8 --auth=trust >"$1/initdb.log" 2>&1
+    as_user "$bin/initdb" -D "$plain" -U postgres --encoding UTF8 --locale=C.UTF-8 --data-checksums --auth=trust \
+        >"$1/initdb.log" 2>&1
     printf '%s\n' "$server_settings" "unix_socket_directories = '$plain'" "max_connections = 200" "shared_buffers = '128MB'" \
         >>"$plain/postgresql.conf"
     local port

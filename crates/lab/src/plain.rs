@@ -45,7 +45,9 @@ impl Server {
     /// Makes a server in `folder`, which exists and is empty, and starts it with these settings (`name=value`).
     pub async fn start(folder: &Path, settings: &[&str]) -> Result<Server> {
         give(folder)?;
-        let initdb = ["-U", "postgres", "--encoding=UTF8", "--locale=C.UTF-8", "--auth=trust", "-D"];
+        // As `onetrip init` makes one.
+        let initdb =
+            ["-U", "postgres", "--encoding=UTF8", "--locale=C.UTF-8", "--data-checksums", "--auth=trust", "-D"];
         let made = as_server_user("initdb")?.args(initdb).arg(folder.join("data")).status()?;
         ensure!(made.success(), "initdb failed");
         Server::serve(folder, settings).await

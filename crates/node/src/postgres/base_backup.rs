@@ -24,6 +24,9 @@ use super::{file_error, PostgresError};
 use crate::space::Room;
 
 const STEP: &str = "the base backup";
+
+/// Followed by the file and the block: a page whose checksum is wrong.
+const DAMAGED: &str = "checksum verification failed in file";
 /// Within this time a copy writes less than the room that is left to the log.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long a donor may send nothing before it counts as one that hangs.  It writes a checkpoint first; at the end what
@@ -217,11 +220,13 @@ impl Said {
         }
     }
 
-    /// The first error, since those that follow are its consequences.
+    /// The first error, since those that follow are its consequences; and which page the server has found damaged.
     fn reason(&self) -> String {
         let lines: Vec<&str> = self.other.lines().collect();
         let error = lines.iter().find(|l| l.contains("error:") || l.contains("FATAL:")).or(lines.last());
-        error.map_or("it said nothing", |l| *l).trim_start_matches("pg_basebackup: error: ").to_string()
+        let error = error.map_or("it said nothing", |l| *l).trim_start_matches("pg_basebackup: error: ");
+        let damaged = lines.iter().find_map(|l| l.find(DAMAGED).map(|at| &l[at..]));
+        damaged.map_or(error.to_string(), |damaged| format!("{damaged} ({error})"))
     }
 }
 
@@ -267,6 +272,18 @@ mod tests {
             assert_eq!(seen, [(0, 22871, 0, 1), (4021, 22871, 1, 2)]);
             assert_eq!(said.reason(), "could not receive data: a/b");
         }
+    }
+
+    #[test]
+    fn a_damaged_page_is_named() {
+        let mut said = Said::default();
+        let damaged =
+            "checksum verification failed in file \"./base/5/2601\", block 3: calculated 5B0A but expected 41F7";
+        said.take(
+            format!("WARNING:  {damaged}\npg_basebackup: error: checksum error occurred\n").as_bytes(),
+            &mut |_| {},
+        );
+        assert_eq!(said.reason(), format!("{damaged} (checksum error occurred)"));
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn initdb(server: &Server, data: &Path, let_in: &LetIn) -> Result<(), PostgresEr
         .command("initdb")
         .arg("-D")
         .arg(data)
-        .args(["-U", "postgres", "--encoding", ENCODING, "--locale=C.UTF-8"])
+        .args(["-U", "postgres", "--encoding", ENCODING, "--locale=C.UTF-8", "--data-checksums"])
         .arg(if let_in.trust { "--auth=trust" } else { "--auth=reject" })
         .stdin(Stdio::null())
         .output()
