@@ -168,10 +168,10 @@ fn check_new(nodes: &[NodeConfig], unfinished: &[PathBuf]) -> Result<()> {
     for node in nodes.iter().filter(|node| !unfinished.contains(&node.data_dir)) {
         let folder = node.data_dir.display();
         if node.data_dir.join(FILE_NAME).exists() {
-            bail!("{folder} contains a node already; nothing was changed");
+            bail!("{folder} contains a node already; nothing was changed. Run it with `onetrip start`");
         }
         if node.data_dir.exists() {
-            bail!("{folder} exists already; nothing was changed");
+            bail!("{folder} exists already; nothing was changed. Choose another folder, or remove that one");
         }
     }
     Ok(())
@@ -428,10 +428,10 @@ fn key_seed(args: &InitArgs, authority: Option<&Authority>) -> Result<KeySeed> {
 fn make(nodes: &[NodeConfig], authority: Option<&Authority>, keep_key: bool, let_in: &LetIn) -> Result<()> {
     std::thread::scope(|scope| {
         let made: Vec<_> =
-            nodes.iter().map(|node| scope.spawn(move || make_one(node, authority, keep_key, let_in))).collect();
-        made.into_iter().try_for_each(|thread| match thread.join() {
+            nodes.iter().map(|node| (node, scope.spawn(move || make_one(node, authority, keep_key, let_in)))).collect();
+        made.into_iter().try_for_each(|(node, thread)| match thread.join() {
             Ok(result) => result,
-            Err(_) => bail!("making a node ended with a panic"),
+            Err(_) => bail!("making the node of region {} ended with a panic", node.region),
         })
     })
 }

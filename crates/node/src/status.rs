@@ -548,11 +548,7 @@ fn problems(config: &NodeConfig, core: &CoreStatus, around: &Surroundings, quoru
         ));
     }
     if core.log_bytes > core.log_bytes_max {
-        problems.push(format!(
-            "the log has {} MiB, more than log_bytes_max ({} MiB): this node's own PostgreSQL still needs it",
-            core.log_bytes >> 20,
-            core.log_bytes_max >> 20
-        ));
+        problems.push(log_too_large(config, core.log_bytes >> 20, core.log_bytes_max >> 20));
     }
     for disk in around.disks.iter().filter(|disk| disk.is_low()) {
         problems.push(format!(
@@ -608,6 +604,20 @@ fn problems(config: &NodeConfig, core: &CoreStatus, around: &Surroundings, quoru
     problems.into_iter().map(without_errno).collect()
 }
 
+fn log_too_large(config: &NodeConfig, mib: u64, mib_max: u64) -> String {
+    let why = match config.postgres {
+        Some(_) => format!(
+            "this node's own PostgreSQL still needs it; what keeps that from going on is among the problems, or in \
+             postgres.log in {}",
+            config.data_dir.display()
+        ),
+        None => "too few voters' PostgreSQL have the rows on disk, and this witness keeps the log until a majority has: see which \
+                 of them are behind (`onetrip status`), and mend or replace them"
+            .into(),
+    };
+    format!("the log has {mib} MiB, more than log_bytes_max ({mib_max} MiB): {why}")
+}
+
 fn ids_run_out(counts: &Value) -> Option<String> {
     let used = counts["ids_age"].as_u64().filter(|used| *used >= IDS_AGE_MAX)?;
     // It does not change with each transaction.
@@ -627,6 +637,17 @@ fn ids(ids: &[NodeId]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::PostgresConfig;
+
+    #[test]
+    fn a_witness_blames_no_server_of_its_own() {
+        let port = |port| ([127, 0, 0, 1], port).into();
+        let mut config = NodeConfig::new("orders".into(), NodeId(3), "c".into(), port(1), port(2));
+        let witness = log_too_large(&config, 5000, 4096);
+        assert!(witness.contains("5000 MiB") && !witness.contains("own PostgreSQL"), "{witness}");
+        config.postgres = Some(PostgresConfig::new(5432, "/bin".into(), "onetrip".into(), "postgres".into()));
+        assert!(log_too_large(&config, 5000, 4096).contains("own PostgreSQL"));
+    }
 
     #[test]
     fn ids_that_run_out_are_told_in_time() {

@@ -63,7 +63,12 @@ impl Manifest {
         let manifest: Manifest = serde_json::from_slice(raw)
             .with_context(|| format!("{} is damaged; use another backup", file.display()))?;
         if manifest.format != FORMAT {
-            bail!("{} has format {}; this version reads format {FORMAT}", file.display(), manifest.format);
+            bail!(
+                "{} has format {}, and this version reads format {FORMAT}: use the onetrip of the version that made it ({})",
+                file.display(),
+                manifest.format,
+                manifest.onetrip_version
+            );
         }
         Ok(manifest)
     }

@@ -10,6 +10,7 @@
 
 pub mod manifest;
 
+use std::fs::DirEntry;
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -117,6 +118,15 @@ async fn make(config: &NodeConfig, postgres: &PostgresConfig, to: &Path) -> Resu
     let started = manifest::now_ms();
     let mut progress = Progress::new();
     progress.show("preparing", None, "");
+    // One that is made later is in pg_basebackup's way, which says so.
+    let tablespaces = tablespaces(&config.data_dir.join("postgres"))?;
+    if !tablespaces.is_empty() {
+        bail!(
+            "this server has tablespaces, which a backup cannot contain ({}): move what is in them (ALTER TABLE ALL and ALTER \
+             INDEX ALL IN TABLESPACE ... SET TABLESPACE pg_default), drop them in another database, and run onetrip backup again",
+            tablespaces.join(", ")
+        );
+    }
     let from = Retention::take(config).await?;
     let raw = std::fs::read(config.data_dir.join("certifier.checkpoint")).context("read the node's checkpoint")?;
     let raw = Bytes::from(raw);
@@ -139,12 +149,12 @@ async fn make(config: &NodeConfig, postgres: &PostgresConfig, to: &Path) -> Resu
         progress.show("copying PostgreSQL", Some(part), &format!("{} of {} MB", now.done_kb >> 10, now.total_kb >> 10));
     })
     .await?;
-    if has_tablespaces(&folder)? {
-        bail!("this server has tablespaces outside its data folder, which a backup cannot contain");
-    }
     let position = server.position().await?;
     if position < shown {
-        bail!("PostgreSQL was at {position} after the copy and at {shown} before: its data folder was replaced");
+        bail!(
+            "PostgreSQL was at {position} after the copy and at {shown} before, so its data folder was replaced meanwhile: run \
+             onetrip backup again"
+        );
     }
     let position = position.max(index);
     progress.show("copying the log", None, "");
@@ -289,8 +299,14 @@ fn copy_log(config: &NodeConfig, after: (LogIndex, Term), position: LogIndex, ti
 }
 
 /// Links in `pg_tblspc` point outside the folder.
-fn has_tablespaces(data: &Path) -> Result<bool> {
-    Ok(std::fs::read_dir(data.join("pg_tblspc")).context("read pg_tblspc")?.next().is_some())
+/// The folders of those outside of `data`.
+fn tablespaces(data: &Path) -> Result<Vec<String>> {
+    let links = std::fs::read_dir(data.join("pg_tblspc")).context("read pg_tblspc")?;
+    let folder = |link: std::io::Result<DirEntry>| {
+        let link = link?.path();
+        Ok(std::fs::read_link(&link).unwrap_or(link).display().to_string())
+    };
+    links.map(folder).collect::<std::io::Result<_>>().context("read pg_tblspc")
 }
 
 fn bytes_in(folder: &Path) -> Result<u64> {

@@ -136,7 +136,11 @@ async fn export_all(
                 if Instant::now() >= deadline {
                     let late: Vec<&str> =
                         (0..regions.len()).filter(|i| exported[*i].is_none()).map(|i| regions[i].as_str()).collect();
-                    bail!("no snapshot at position {position} in time from {}: cut off, or stopped?", late.join(", "));
+                    bail!(
+                        "no snapshot at position {position} in time from {}: if onetrip status shows nothing wrong there, give it \
+                         more time (--timeout)",
+                        late.join(", ")
+                    );
                 }
                 advancing = advance(watchers, advancing, deadline).await;
             }

@@ -108,6 +108,8 @@ async fn a_lost_cluster_comes_back_to_any_position() {
     // The first region's server archives its WAL, which no copy of it may do in the same place.
     lab.session(0).await.must("alter system set archive_mode = on").await;
     lab.session(0).await.must("alter system set archive_command = 'true'").await;
+    assert_eq!(text(&lab.session(0).await, "show data_checksums").await.unwrap(), "on");
+    tablespaces_are_named(&lab, &place).await;
     lab.everywhere().await;
     let done = Arc::new(Mutex::new(Vec::new()));
     let load = Load::start(&lab, Arc::clone(&done));
@@ -260,6 +262,20 @@ async fn succeeds(args: &[&str]) -> Output {
     let output = onetrip(args).await;
     assert_eq!(output.code, Some(0), "onetrip {args:?}: {}{}", output.stdout, output.stderr);
     output
+}
+
+/// Of a server with tablespaces no backup is made, and it says which they are.
+async fn tablespaces_are_named(lab: &Lab, place: &Place) {
+    let session = Session::open(&lab.node(0).conninfo().replace("dbname=onetrip", "dbname=postgres")).await.unwrap();
+    session.must("set allow_in_place_tablespaces = on").await;
+    session.must("create tablespace aside location ''").await;
+    let oid = text(&session, "select oid::text from pg_tablespace where spcname = 'aside'").await.unwrap();
+    let to = place.base("with_tablespace");
+    let output = onetrip(&["backup", "--data", &shown(lab.node(0).folder()), "--to", &shown(&to)]).await;
+    assert_ne!(output.code, Some(0), "{}", output.stdout);
+    let said = &output.stderr;
+    assert!(said.contains(&format!("pg_tblspc/{oid}): move what is in them")), "{said}");
+    session.must("drop tablespace aside").await;
 }
 
 /// The restore must fail and leave nothing behind; returns its message.

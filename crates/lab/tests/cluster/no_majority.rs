@@ -50,6 +50,11 @@ async fn hang_the_others(lab: &Lab, survivor: usize, ids: &mut u32) {
         reader.must("create temp table mine (x int); insert into mine values (1); drop table mine").await;
         session.must("select count(*) from t").await;
     }
+    // It is the majority that does not answer, and not this node.
+    let why = session.refused(&format!("select onetrip.outcome('{}', settle => true)", open[1].txn)).await;
+    assert_eq!(why.code().code(), "55000", "{}", why.message());
+    assert!(why.message().ends_with("could not be settled within onetrip.commit_timeout"), "{}", why.message());
+    assert!(why.detail().is_some_and(|detail| detail.contains("a majority of regions")), "{:?}", why.detail());
     until("the node to say that nobody can write here", SOON, || async {
         let (status, why) = ask(lab, survivor, "/writable").await?;
         Ok(status == 503 && why.starts_with("no leader"))

@@ -386,8 +386,10 @@ impl Input<'_> {
                 }
                 let refused = if is_large && length as u64 > server.max_entry_bytes + 1 {
                     let (size, limit) = (length - 1, server.max_entry_bytes);
-                    let why =
-                        format!("the transaction's entry has {size} bytes, the limit (max_entry_bytes) is {limit}");
+                    let why = format!(
+                        "the transaction's entry has {size} bytes, and max_entry_bytes in node.toml is {limit}: split it, or raise \
+                         that limit on every node"
+                    );
                     Some((VerdictOutcome::Refused, why))
                 } else if is_large && self.room.is_none() {
                     let max = server.open_bytes_max();

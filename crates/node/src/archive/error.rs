@@ -24,7 +24,8 @@ pub enum ArchiveError {
     NoArchive { folder: PathBuf },
     #[error("the archive {} holds no segment yet", folder.display())]
     Empty { folder: PathBuf },
-    #[error("the archive {} begins at entry {first}, but entry {wanted} is needed: an older segment was removed", folder.display())]
+    #[error("the archive {} begins at entry {first}, but entry {wanted} is needed: an older segment was removed. Fetch it from \
+         another copy of the archive, or take a newer backup", folder.display())]
     BeforeFirst { folder: PathBuf, wanted: LogIndex, first: LogIndex },
     #[error(
         "the archive {} lacks entries {from} to {to}: a segment was removed, or the node had cut its log before it could archive \
