@@ -78,6 +78,22 @@ fn a_busy_leader_tells_who_waits() {
     w.ticks(1);
     assert_eq!(decided(&w, 3), decided(&w, 1));
 
+    // Who asks for a fresh read is told first.
+    for sequence in 0..10 {
+        propose(&mut w, 1, 300 + sequence);
+    }
+    w.ticks(1);
+    propose(&mut w, 1, 400);
+    assert!(decided(&w, 3) < decided(&w, 1));
+    w.told.clear();
+    let leader = w.nodes.get_mut(&1).unwrap();
+    leader.replica.question(NodeId(3), 5, &mut leader.host);
+    w.work(1);
+    w.deliver();
+    assert_eq!(w.told, BTreeSet::from([(1, 3)]));
+    assert_eq!(decided(&w, 3), decided(&w, 1));
+    w.ticks(1);
+
     // Nothing came in that tick.
     w.ticks(1);
     w.told.clear();
