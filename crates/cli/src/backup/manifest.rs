@@ -14,8 +14,6 @@ pub const POSTGRES: &str = "postgres";
 pub const CHECKPOINT: &str = "certifier.checkpoint";
 /// The entries between the checkpoint and `position`, as an archive.
 pub const LOG: &str = "log";
-const FORMAT: u32 = 1;
-
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     pub format: u32,
@@ -44,7 +42,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    pub const FORMAT: u32 = FORMAT;
+    pub const FORMAT: u32 = 1;
 
     pub fn load(backup: &Path) -> Result<Manifest> {
         let file = backup.join(MANIFEST);
@@ -62,13 +60,11 @@ impl Manifest {
     pub fn parse(raw: &[u8], file: &Path) -> Result<Manifest> {
         let manifest: Manifest = serde_json::from_slice(raw)
             .with_context(|| format!("{} is damaged; use another backup", file.display()))?;
-        if manifest.format != FORMAT {
-            bail!(
-                "{} has format {}, and this version reads format {FORMAT}: use the onetrip of the version that made it ({})",
-                file.display(),
-                manifest.format,
-                manifest.onetrip_version
-            );
+        if manifest.format != Manifest::FORMAT {
+            let (reads, made_by) = (Manifest::FORMAT, &manifest.onetrip_version);
+            let file = file.display();
+            let format = manifest.format;
+            bail!("{file} has format {format}, and this version reads format {reads}: use onetrip {made_by}, which made it");
         }
         Ok(manifest)
     }
@@ -122,7 +118,7 @@ pub mod fuzz {
 
     pub fn seeds() -> Vec<Vec<u8>> {
         let manifest = Manifest {
-            format: FORMAT,
+            format: Manifest::FORMAT,
             onetrip_version: "0.1.0".into(),
             cluster: "c".into(),
             node: NodeId(1),
