@@ -418,6 +418,7 @@ ddl_apply_run_text(const char *text, Oid roleid, int sec_context)
 			pstmt->utilityStmt = ot_index_without_concurrently(pstmt->utilityStmt);
 			ot_ddl_make_way_for(pstmt->utilityStmt);
 			ddl_apply_leave_to_results(pstmt->utilityStmt);
+			ot_ddl_forget_places_of_bounds(pstmt->utilityStmt);
 			ddl_apply_resolve_columns((CreateStmt *) pstmt->utilityStmt, sec_context);
 			ot_setting_prepare_grant(pstmt->utilityStmt);
 			settings = ot_setting_take_out(pstmt->utilityStmt);

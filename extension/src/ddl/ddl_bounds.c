@@ -200,20 +200,51 @@ ddl_bounds_length_of_bound(const char *text, char strategy)
 	return length;
 }
 
+/*
+ * PostgreSQL 15 and 16 store with each value where in the text it was written.  So many
+ * digits hardly compress, pg_class has no TOAST table, and the row might be too big in
+ * one region and not in another, whose text begins elsewhere.  The places are of no use
+ * but in an error.
+ */
 static void
-ddl_bounds_set_locations(List *datums, int location)
+ddl_bounds_forget_places(PartitionBoundSpec *bound)
 {
+	List	   *lists[] = {bound->listdatums, bound->lowerdatums, bound->upperdatums};
+
+	bound->location = -1;
+	for (int i = 0; i < lengthof(lists); i++)
+	{
+		ListCell   *lc;
+
+		foreach(lc, lists[i])
+		{
+			Node	   *datum = lfirst(lc);
+
+			if (IsA(datum, A_Const))
+				((A_Const *) datum)->location = -1;
+			else if (IsA(datum, ColumnRef))
+				((ColumnRef *) datum)->location = -1;
+		}
+	}
+}
+
+/* Forgets where the bounds in the statement, all of them written out, have their values. */
+void
+ot_ddl_forget_places_of_bounds(Node *stmt)
+{
+	RangeVar   *parent;
+	PartitionBoundSpec **place;
 	ListCell   *lc;
 
-	foreach(lc, datums)
+	if (IsA(stmt, CreateSchemaStmt))
 	{
-		Node	   *datum = lfirst(lc);
-
-		if (IsA(datum, A_Const))
-			((A_Const *) datum)->location = location;
-		else if (IsA(datum, ColumnRef))
-			((ColumnRef *) datum)->location = location;
+		foreach(lc, ((CreateSchemaStmt *) stmt)->schemaElts)
+			ot_ddl_forget_places_of_bounds(lfirst(lc));
+		return;
 	}
+	place = ddl_bounds_find_bound(stmt, &parent);
+	if (place != NULL)
+		ddl_bounds_forget_places(*place);
 }
 
 /*
@@ -247,6 +278,8 @@ ot_ddl_compute_bound(Node *stmt, char **text, int offset, const char *query)
 				ot_ddl_refuse("CREATE SCHEMA with a partition whose bound is an expression",
 							  "Create the partition by a statement of its own.");
 		}
+		stmt = copyObject(stmt);
+		ot_ddl_forget_places_of_bounds(stmt);
 		return stmt;
 	}
 
@@ -275,10 +308,7 @@ ot_ddl_compute_bound(Node *stmt, char **text, int offset, const char *query)
 		ot_ddl_refuse("a partition's bound that changes when its text is read again",
 					  "Write the bound as a constant, or set array_nulls to on and other settings to their defaults.");
 	relation_close(rel, NoLock);
-	read->location = location;
-	ddl_bounds_set_locations(read->listdatums, location);
-	ddl_bounds_set_locations(read->lowerdatums, location);
-	ddl_bounds_set_locations(read->upperdatums, location);
+	ddl_bounds_forget_places(read);
 	stmt = copyObject(stmt);
 	*ddl_bounds_find_bound(stmt, &parent) = read;
 	return stmt;

@@ -212,6 +212,7 @@ extern Node *ot_ddl_name_version(Node *stmt, char **text);
 
 /* ddl_bounds.c */
 extern Node *ot_ddl_compute_bound(Node *stmt, char **text, int offset, const char *query);
+extern void ot_ddl_forget_places_of_bounds(Node *stmt);
 
 /* ddl_setting.c */
 extern bool ot_setting_apply(Node *stmt);

@@ -104,6 +104,24 @@ CREATE SCHEMA partitions_2 CREATE TABLE dealt_4 PARTITION OF partitions.dealt FO
 \echo :LAST_ERROR_SQLSTATE
 CREATE SCHEMA partitions_2 CREATE TABLE dealt_4 PARTITION OF partitions.dealt FOR VALUES FROM (50) TO (51);
 
+-- So many values that the row of pg_class has just room for them is what other regions store, byte for byte: where values stand
+-- in a text is not kept.
+CREATE TABLE many (id int) PARTITION BY LIST (id);
+SELECT string_agg((1000 + 7 * g)::text, ', ') AS values FROM generate_series(1, 1200) g \gset
+\set stored 'SELECT string_agg(md5(relpartbound::text) || pg_column_size(relpartbound), '' '' ORDER BY relname) FROM pg_class WHERE relname ~ ''^many_'''
+BEGIN;
+CREATE TABLE many_1 PARTITION OF many FOR VALUES IN (:values);
+CREATE TABLE many_2 (id int);
+ALTER TABLE many ATTACH PARTITION many_2 FOR VALUES IN (-1, 1 - 3);
+CREATE SCHEMA partitions_4 CREATE TABLE many_3 PARTITION OF partitions.many FOR VALUES IN (-4, -3);
+SELECT (:stored) AS made \gset
+SELECT unit.write_set() AS bounds \gset
+ROLLBACK;
+BEGIN;
+SELECT unit.apply(:'bounds'::bytea);
+SELECT (:stored) = :'made' AS same;
+ROLLBACK;
+
 -- Foreign keys that refer to a new partition have names in the order of those that refer to its parent, wherever these are stored.
 CREATE TABLE referred (id int PRIMARY KEY) PARTITION BY LIST (id);
 CREATE TABLE referred_3 (id int PRIMARY KEY);
