@@ -67,7 +67,8 @@ ddl_record_statement(const OtUtility *call, OtRecorded *noted)
 		noted->password_checked = stmt != given;
 		ot_ddl_check_text(text, stmt);
 	}
-	if (ot_ddl_now.imports && IsA(stmt, CreateForeignTableStmt))
+	/* what an event trigger runs meanwhile is none of the wrapper's statements */
+	if (ot_ddl_now.imports && call->context == PROCESS_UTILITY_SUBCOMMAND && IsA(stmt, CreateForeignTableStmt))
 		ot_ddl_name_schema((CreateForeignTableStmt *) stmt, &text);
 	else
 		stmt = ot_ddl_write_like(stmt, &text, offset);

@@ -91,6 +91,14 @@ SELECT unit.apply(:'operations');
 SELECT string_agg(attrelid::regclass || '.' || attname || ' ' || attnotnull, ', ' ORDER BY attrelid::regclass::text, attnum) = :'here' AS same
 FROM pg_attribute WHERE attrelid IN ('"Imported"."Of it"'::regclass, '"Imported".other'::regclass) AND attnum > 0;
 ROLLBACK;
+-- What an event trigger makes meanwhile was not chosen by the wrapper.
+CREATE FUNCTION adds() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN CREATE FOREIGN TABLE added (id int) SERVER here; END $$;
+CREATE EVENT TRIGGER adds ON ddl_command_end WHEN TAG IN ('IMPORT FOREIGN SCHEMA') EXECUTE FUNCTION adds();
+BEGIN;
+IMPORT FOREIGN SCHEMA made_elsewhere LIMIT TO (other) FROM SERVER here INTO "Imported";
+SELECT unit.operations();
+ROLLBACK;
+DROP EVENT TRIGGER adds;
 IMPORT FOREIGN SCHEMA nowhere FROM SERVER here INTO "Imported";
 \echo :LAST_ERROR_SQLSTATE
 IMPORT FOREIGN SCHEMA made_elsewhere FROM SERVER here INTO nowhere;
