@@ -80,6 +80,7 @@ ddl_record_statement(const OtUtility *call, OtRecorded *noted)
 		ot_write_set_key_now(ot_hash_code(), OT_UPDATE, InvalidOid);
 	ot_ddl_lock_relations(stmt);
 	ot_setting_write_reset_all(stmt, &text);
+	ot_ddl_leave_out_missing_roles(stmt, &text);
 	if (text[0] == '\0')
 		return stmt;
 	ot_write_set_statement(text, ot_ddl_runs_script(stmt));

@@ -227,6 +227,7 @@ extern char *ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *o
 extern void ot_ddl_check_text(const char *text, Node *stmt);
 extern void ot_ddl_name_session_user(char **text);
 extern Node *ot_ddl_hide_password(Node *stmt, char **text, int offset);
+extern void ot_ddl_leave_out_missing_roles(Node *stmt, char **text);
 extern Node *ot_ddl_analyze_again(Node *stmt, const char *text);
 extern void ot_ddl_name_schema(CreateForeignTableStmt *stmt, char **text);
 extern Node *ot_ddl_write_like(Node *stmt, char **text, int offset);

@@ -6,8 +6,9 @@
  * Runs in backends; allocates in the current context.  The text is the
  * statement's own part of the query string, with some exceptions: a clear-text
  * password is replaced by its verifier, SESSION_USER by the role's name, CREATE
- * TABLE AS becomes the equivalent CREATE TABLE, extensions get their version
- * (ddl_extension.c) and partitions the values of their bounds (ddl_bounds.c).
+ * TABLE AS becomes the equivalent CREATE TABLE, DROP ROLE IF EXISTS loses roles that
+ * are not here, extensions get their version (ddl_extension.c) and partitions the
+ * values of their bounds (ddl_bounds.c).
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -417,6 +418,37 @@ ot_ddl_hide_password(Node *stmt, char **text, int offset)
 	stmt = copyObject(stmt);
 	ddl_text_password_of(stmt)->arg = (Node *) makeString(verifier);
 	return stmt;
+}
+
+/*
+ * DROP ROLE IF EXISTS: a role that is not here may be on another server, made in another
+ * database, and stay there.  Records nothing if all of them are missing.
+ */
+void
+ot_ddl_leave_out_missing_roles(Node *stmt, char **text)
+{
+	DropRoleStmt *drop = (DropRoleStmt *) stmt;
+	StringInfoData names;
+	bool		missing = false;
+	ListCell   *lc;
+
+	if (!IsA(stmt, DropRoleStmt) || !drop->missing_ok)
+		return;
+	initStringInfo(&names);
+	foreach(lc, drop->roles)
+	{
+		RoleSpec   *role = lfirst_node(RoleSpec, lc);
+
+		/* PostgreSQL refuses CURRENT_USER and the like */
+		if (role->roletype != ROLESPEC_CSTRING)
+			return;
+		if (OidIsValid(get_role_oid(role->rolename, true)))
+			appendStringInfo(&names, "%s%s", names.len > 0 ? ", " : "", quote_identifier(role->rolename));
+		else
+			missing = true;
+	}
+	if (missing)
+		*text = names.len > 0 ? psprintf("DROP ROLE IF EXISTS %s", names.data) : "";
 }
 
 /* ---- CREATE MATERIALIZED VIEW ---- */

@@ -46,6 +46,16 @@ FROM unit.operations() AS operation;
 SELECT operation FROM unit.operations() AS operation WHERE operation LIKE '%owned%' OR operation LIKE '%md5%';
 ROLLBACK;
 
+-- Only roles that are here are dropped elsewhere: others may be a server's own.
+BEGIN;
+CREATE ROLE "Here";
+CREATE ROLE here_too;
+DROP ROLE IF EXISTS nowhere, "nowhere, too";
+DROP ROLE IF EXISTS here_too;
+DROP ROLE IF EXISTS "Here", nowhere /* of them */;
+:operations;
+ROLLBACK;
+
 -- CREATE TABLE AS: the table, then its rows; also without rows, under EXPLAIN, and when no table is made.
 BEGIN;
 CREATE TABLE made (i, "T x") WITH (fillfactor = 50) AS SELECT 1, 'x' COLLATE "C" UNION ALL SELECT 2, NULL;
