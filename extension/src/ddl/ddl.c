@@ -334,7 +334,10 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	{
 		ot_ddl_lock_relations(node);
 		if (creating_extension)
+		{
+			ot_ddl_check_script(node, query);
 			ot_index_jobs_finish(node);
+		}
 		else
 			ot_ddl_order_foreign_keys(node);
 	}

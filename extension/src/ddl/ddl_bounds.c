@@ -24,6 +24,7 @@
 #include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
+#include "parser/parse_expr.h"
 #include "parser/parse_node.h"
 #include "parser/parse_utilcmd.h"
 #include "parser/parser.h"
@@ -90,6 +91,38 @@ ddl_bounds_all_written_out(PartitionBoundSpec *bound)
 		}
 	}
 	return true;
+}
+
+/* Raises 0A000 for a bound in the script of an extension, which each region computes. */
+void
+ot_ddl_check_bound_of_script(Node *stmt, const char *query)
+{
+	RangeVar   *parent;
+	PartitionBoundSpec **place = ddl_bounds_find_bound(stmt, &parent);
+	List	   *datums;
+	ListCell   *lc;
+	Oid			relid;
+
+	if (place == NULL)
+		return;
+	/* what is the session's own, like its parent */
+	relid = RangeVarGetRelid(parent, NoLock, true);
+	if (OidIsValid(relid) && get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
+		return;
+	datums = list_concat(list_concat_copy((*place)->listdatums, (*place)->lowerdatums), (*place)->upperdatums);
+	foreach(lc, datums)
+	{
+		ParseState *pstate;
+
+		if (ddl_bounds_is_written_out(lfirst(lc)))
+			continue;
+		pstate = make_parsestate(NULL);
+		pstate->p_sourcetext = query;
+		if (ot_ddl_differs_elsewhere(transformExpr(pstate, copyObject(lfirst(lc)), EXPR_KIND_PARTITION_BOUND)))
+			ot_ddl_refuse("a partition's bound that may differ between regions",
+						  "Write the bound as a constant, or create the partition after CREATE EXTENSION.");
+		free_parsestate(pstate);
+	}
 }
 
 /* Does the relation exist, so that IF NOT EXISTS skips the statement? */

@@ -21,10 +21,12 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_type.h"
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -32,6 +34,7 @@
 #include "optimizer/optimizer.h"
 #include "parser/parse_coerce.h"
 #include "parser/parse_expr.h"
+#include "parser/parse_func.h"
 #include "parser/parse_node.h"
 #include "parser/parse_relation.h"
 #include "parser/parse_type.h"
@@ -43,6 +46,7 @@
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
 #include "capture/capture.h"
 
@@ -766,6 +770,29 @@ ddl_check_from_current_of(List *options)
 	}
 }
 
+/*
+ * What has our handler and another name would not be taken for ours where only the
+ * name is known, or the OID: its rows would be captured, and go nowhere.
+ */
+void
+ot_ddl_check_access_method(Node *node)
+{
+	static const Oid arguments[] = {INTERNALOID};
+	CreateAmStmt *stmt = (CreateAmStmt *) node;
+	HeapTuple	tuple;
+	bool		is_ours;
+
+	if (!IsA(node, CreateAmStmt))
+		return;
+	tuple = SearchSysCache1(AMOID, ObjectIdGetDatum(ot_access_method_oid()));
+	if (!HeapTupleIsValid(tuple))
+		return;
+	is_ours = ((Form_pg_am) GETSTRUCT(tuple))->amhandler == LookupFuncName(stmt->handler_name, 1, arguments, true);
+	ReleaseSysCache(tuple);
+	if (is_ours)
+		ot_ddl_refuse("another access method with the handler of onetrip", "Use the access method onetrip.");
+}
+
 /* Our code looks up the extension, its schema and its objects by name. */
 static void
 ddl_check_own_extension(Node *stmt)
@@ -904,6 +931,9 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 		case T_CreateForeignTableStmt:
 		case T_CreateStatsStmt:
 			ot_ddl_check_statistics(stmt);
+			break;
+		case T_CreateAmStmt:
+			ot_ddl_check_access_method(stmt);
 			break;
 		case T_AlterRoleSetStmt:
 			ddl_check_from_current(((AlterRoleSetStmt *) stmt)->setstmt);

@@ -198,6 +198,21 @@ ddl_extension_create_required(Wanted *one, DefElem *schema)
 	CommandCounterIncrement();
 }
 
+/*
+ * Called before a statement in the script of an extension runs.  Every region runs the
+ * script, so what the statement computes for the catalogs must be the same in each.
+ * (What it computes for rows travels.)
+ */
+void
+ot_ddl_check_script(Node *stmt, const char *query)
+{
+	if (ot_ddl_clear_password(stmt) != NULL)
+		ot_ddl_refuse("a password in the script of an extension",
+					  "Let the script give a verifier, or give the role its password after CREATE EXTENSION.");
+	ot_ddl_check_bound_of_script(stmt, query);
+	ot_ddl_check_access_method(stmt);
+}
+
 static Node *
 ddl_extension_name_version_of_create(CreateExtensionStmt *stmt, char **text)
 {

@@ -117,6 +117,7 @@ extern Node *ot_ddl_as_column(ParseState *pstate, Node *expression, TypeName *co
 extern void ot_ddl_check_everywhere(Node *stmt);
 extern Oid	ot_ddl_fills(Node *stmt, const char *query, List **fills, bool *children);
 extern void ot_ddl_check_reindex(ReindexStmt *stmt);
+extern void ot_ddl_check_access_method(Node *node);
 extern void ot_ddl_check_recorded(Node *stmt, const char *query);
 pg_noreturn extern void ot_ddl_refuse(const char *what, const char *hint);
 
@@ -209,10 +210,12 @@ extern void ot_ddl_drops_subscribed(Oid relid);
 
 /* ddl_extension.c */
 extern Node *ot_ddl_name_version(Node *stmt, char **text);
+extern void ot_ddl_check_script(Node *stmt, const char *query);
 
 /* ddl_bounds.c */
 extern Node *ot_ddl_compute_bound(Node *stmt, char **text, int offset, const char *query);
 extern void ot_ddl_forget_places_of_bounds(Node *stmt);
+extern void ot_ddl_check_bound_of_script(Node *stmt, const char *query);
 
 /* ddl_setting.c */
 extern bool ot_setting_apply(Node *stmt);
@@ -226,6 +229,7 @@ extern void ot_setting_store_of_function(Node *stmt, List *settings);
 extern char *ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset);
 extern void ot_ddl_check_text(const char *text, Node *stmt);
 extern void ot_ddl_name_session_user(char **text);
+extern const char *ot_ddl_clear_password(Node *stmt);
 extern Node *ot_ddl_hide_password(Node *stmt, char **text, int offset);
 extern void ot_ddl_leave_out_missing_roles(Node *stmt, char **text);
 extern Node *ot_ddl_analyze_again(Node *stmt, const char *text);

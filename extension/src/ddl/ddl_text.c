@@ -343,6 +343,19 @@ ddl_text_password_of(Node *stmt)
 							  castNode(AlterRoleStmt, stmt)->options, "password");
 }
 
+/* The password that CREATE or ALTER ROLE gives in clear text, or NULL. */
+const char *
+ot_ddl_clear_password(Node *stmt)
+{
+	DefElem    *password = IsA(stmt, CreateRoleStmt) || IsA(stmt, AlterRoleStmt) ? ddl_text_password_of(stmt) : NULL;
+	const char *clear;
+
+	if (password == NULL || password->arg == NULL)
+		return NULL;
+	clear = strVal(password->arg);
+	return clear[0] != '\0' && get_password_type(clear) == PASSWORD_TYPE_PLAINTEXT ? clear : NULL;
+}
+
 /*
  * Replaces PASSWORD 'clear' in CREATE/ALTER ROLE by the verifier that this
  * server would store, in *text and in the statement that is returned (a copy
@@ -353,9 +366,9 @@ ddl_text_password_of(Node *stmt)
 Node *
 ot_ddl_hide_password(Node *stmt, char **text, int offset)
 {
-	DefElem    *password = ddl_text_password_of(stmt);
+	const char *clear = ot_ddl_clear_password(stmt);
+	DefElem    *password;
 	const char *role;
-	const char *clear;
 	char	   *verifier;
 	core_yyscan_t scanner;
 	core_yy_extra_type extra;
@@ -365,11 +378,9 @@ ot_ddl_hide_password(Node *stmt, char **text, int offset)
 	int			end = -1;
 	bool		uescape = false;
 
-	if (password == NULL || password->arg == NULL)
+	if (clear == NULL)
 		return stmt;
-	clear = strVal(password->arg);
-	if (clear[0] == '\0' || get_password_type(clear) != PASSWORD_TYPE_PLAINTEXT)
-		return stmt;
+	password = ddl_text_password_of(stmt);
 	role = IsA(stmt, CreateRoleStmt) ? ((CreateRoleStmt *) stmt)->role :
 		get_rolespec_name(((AlterRoleStmt *) stmt)->role);
 

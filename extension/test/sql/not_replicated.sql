@@ -98,5 +98,8 @@ DROP ROLE not_replicated_too;
 SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
 SET search_path = not_replicated;
 
+-- A table belongs to the region unless its access method is onetrip, by that name.
+CREATE ACCESS METHOD not_replicated_too TYPE TABLE HANDLER onetrip.access_method_handler;
+
 SET client_min_messages = warning;
 DROP SCHEMA not_replicated CASCADE;

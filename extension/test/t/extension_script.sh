@@ -39,6 +39,23 @@ END_OF_FILE
     cat >"$extensions/onetrip_scripted--2--4.sql" <<'END_OF_FILE'
 CREATE TABLE parted_config (r regclass) PARTITION BY LIST ((r::oid));
 END_OF_FILE
+    cat >"$extensions/onetrip_scripted--2--5.sql" <<'END_OF_FILE'
+CREATE ROLE scripted_service PASSWORD 'md5d41d8cd98f00b204e9800998ecf8427e';
+ALTER ROLE scripted_service PASSWORD NULL;
+DO $$ BEGIN ALTER ROLE scripted_service PASSWORD 'clear'; END $$;
+END_OF_FILE
+    cat >"$extensions/onetrip_scripted--2--6.sql" <<'END_OF_FILE'
+CREATE TABLE dealt (t timestamptz) PARTITION BY RANGE (t);
+CREATE TABLE dealt_1 PARTITION OF dealt FOR VALUES FROM (MINVALUE) TO (now() - '1 day'::interval);
+CREATE TEMP TABLE temporary_dealt (t timestamptz) PARTITION BY RANGE (t);
+CREATE TEMP TABLE temporary_dealt_1 PARTITION OF temporary_dealt FOR VALUES FROM (MINVALUE) TO (clock_timestamp());
+CREATE TABLE dealt_2 (t timestamptz);
+ALTER TABLE dealt ATTACH PARTITION dealt_2 FOR VALUES FROM (now()) TO (clock_timestamp());
+END_OF_FILE
+    cat >"$extensions/onetrip_scripted--2--7.sql" <<'END_OF_FILE'
+CREATE ACCESS METHOD scripted_method TYPE TABLE HANDLER heap_tableam_handler;
+CREATE ACCESS METHOD scripted_too TYPE TABLE HANDLER onetrip.access_method_handler;
+END_OF_FILE
     scripted=$("$bin_dir/psql" -h 127.0.0.1 -p "$port" -U postgres -d onetrip -X -q -A -t -v VERBOSITY=terse 2>&1 <<'END_OF_SESSION'
 CREATE ROLE scripted_login SUPERUSER;
 CREATE ROLE scripted_role SUPERUSER;
@@ -65,6 +82,12 @@ SAVEPOINT two;
 ALTER EXTENSION onetrip_scripted UPDATE TO '3';
 ROLLBACK TO two;
 ALTER EXTENSION onetrip_scripted UPDATE TO '4';
+ROLLBACK TO two;
+ALTER EXTENSION onetrip_scripted UPDATE TO '5';
+ROLLBACK TO two;
+ALTER EXTENSION onetrip_scripted UPDATE TO '6';
+ROLLBACK TO two;
+ALTER EXTENSION onetrip_scripted UPDATE TO '7';
 ROLLBACK;
 DROP ROLE scripted_login, scripted_role;
 END_OF_SESSION
@@ -79,7 +102,10 @@ by the rule
 scripted_login|SELECT
 t
 ERROR:  cannot replicate an index of values that may differ between regions
-ERROR:  cannot replicate a partition key that may differ between regions"
+ERROR:  cannot replicate a partition key that may differ between regions
+ERROR:  cannot replicate a password in the script of an extension
+ERROR:  cannot replicate a partition's bound that may differ between regions
+ERROR:  cannot replicate another access method with the handler of onetrip"
     [ "$scripted" = "$expected" ] || wrong="${wrong}the session said: $scripted"
 else
     # shellcheck disable=SC2034
