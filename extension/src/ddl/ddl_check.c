@@ -25,8 +25,10 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_constraint.h"
+#include "catalog/pg_database.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -114,6 +116,30 @@ ddl_check_altered_role(const RoleSpec *role, const char *what)
 							   GetUserNameFromId(BOOTSTRAP_SUPERUSERID, false)),
 					  "Keep clients from using that role in pg_hba.conf.");
 	ddl_check_warn_elsewhere("roles", "Change roles");
+}
+
+/* Is it something else than another database? */
+static void
+ddl_check_note_shared(ObjectAddress object, void *found)
+{
+	*(bool *) found |= object.classId != DatabaseRelationId ||
+		object.objectId == get_database_oid(ot_database, true);
+}
+
+/*
+ * REASSIGN OWNED changes the owner of what all databases have in common, too, and DROP
+ * OWNED revokes privileges on it.
+ */
+static void
+ddl_check_owned(List *roles, SharedDependencyType reason)
+{
+	bool		found = false;
+	ListCell   *lc;
+
+	foreach(lc, roles)
+		ot_ddl_each_of_role(get_rolespec_oid(lfirst(lc), true), InvalidOid, reason, ddl_check_note_shared, &found);
+	if (found)
+		ddl_check_warn_elsewhere("what roles own or may do", "Run it");
 }
 
 /* What of the statement would cut nodes off, or NULL. */
@@ -204,6 +230,12 @@ ot_ddl_check_everywhere(Node *stmt)
 		case T_DropRoleStmt:
 		case T_GrantRoleStmt:
 			ddl_check_warn_elsewhere("roles", "Change roles");
+			return;
+		case T_ReassignOwnedStmt:
+			ddl_check_owned(((ReassignOwnedStmt *) stmt)->roles, SHARED_DEPENDENCY_OWNER);
+			return;
+		case T_DropOwnedStmt:
+			ddl_check_owned(((DropOwnedStmt *) stmt)->roles, SHARED_DEPENDENCY_ACL);
 			return;
 		default:
 			return;

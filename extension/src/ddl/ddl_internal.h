@@ -13,6 +13,7 @@
 
 #include "ddl/ddl.h"
 
+#include "catalog/dependency.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_index.h"
 #include "nodes/parsenodes.h"
@@ -71,7 +72,8 @@ extern bool ot_ddl_has_table_key(char relkind);
 extern void ot_ddl_take_relation_key(Oid relid);
 extern void ot_ddl_lock_relations(Node *stmt);
 extern LOCKMODE ot_ddl_unique_index_lock(Oid table);
-extern void ot_ddl_each_of_role(Oid role, void (*callback) (ObjectAddress object, void *context), void *context);
+extern void ot_ddl_each_of_role(Oid role, Oid database, SharedDependencyType reason,
+								void (*callback) (ObjectAddress object, void *context), void *context);
 
 /* ddl_classify.c */
 extern OtStatementKind ot_ddl_classify(Node *stmt, const char *query, bool *is_temporary);

@@ -607,9 +607,13 @@ ddl_lock_granted(GrantStmt *stmt)
 	}
 }
 
-/* Each object of this database that the role owns or has a privilege on. */
+/*
+ * Each object of the database that the role owns or has a privilege on, or is recorded
+ * with for that one reason; InvalidOid: each one that all databases have in common.
+ */
 void
-ot_ddl_each_of_role(Oid role, void (*callback) (ObjectAddress object, void *context), void *context)
+ot_ddl_each_of_role(Oid role, Oid database, SharedDependencyType reason,
+					void (*callback) (ObjectAddress object, void *context), void *context)
 {
 	Relation	catalog = table_open(SharedDependRelationId, AccessShareLock);
 	SysScanDesc scan;
@@ -625,7 +629,7 @@ ot_ddl_each_of_role(Oid role, void (*callback) (ObjectAddress object, void *cont
 	{
 		Form_pg_shdepend form = (Form_pg_shdepend) GETSTRUCT(tuple);
 
-		if (form->dbid == MyDatabaseId)
+		if (form->dbid == database && (reason == SHARED_DEPENDENCY_INVALID || form->deptype == reason))
 			callback((ObjectAddress) {form->classid, form->objid, 0}, context);
 	}
 	systable_endscan(scan);
@@ -655,7 +659,7 @@ ddl_lock_granted_to(List *roles)
 		Oid			role = get_rolespec_oid(lfirst_node(RoleSpec, lc), true);
 
 		if (has_privs_of_role(GetUserId(), role))
-			ot_ddl_each_of_role(role, ddl_lock_object_granted_to, NULL);
+			ot_ddl_each_of_role(role, MyDatabaseId, SHARED_DEPENDENCY_INVALID, ddl_lock_object_granted_to, NULL);
 	}
 }
 

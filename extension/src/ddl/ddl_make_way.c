@@ -358,11 +358,13 @@ ddl_make_way_look_at_statement(Dependents *dependents, Node *stmt)
 			break;
 		case T_DropRoleStmt:
 			foreach(lc, ((DropRoleStmt *) stmt)->roles)
-				ot_ddl_each_of_role(get_rolespec_oid(lfirst(lc), true), ddl_make_way_look_at_temporary, dependents);
+				ot_ddl_each_of_role(get_rolespec_oid(lfirst(lc), true), MyDatabaseId, SHARED_DEPENDENCY_INVALID,
+									ddl_make_way_look_at_temporary, dependents);
 			break;
 		case T_DropOwnedStmt:
 			foreach(lc, ((DropOwnedStmt *) stmt)->roles)
-				ot_ddl_each_of_role(get_rolespec_oid(lfirst(lc), true), ddl_make_way_look_at_owned, dependents);
+				ot_ddl_each_of_role(get_rolespec_oid(lfirst(lc), true), MyDatabaseId, SHARED_DEPENDENCY_INVALID,
+									ddl_make_way_look_at_owned, dependents);
 			break;
 		case T_AlterExtensionStmt:
 			ddl_make_way_look_at_named(dependents, OBJECT_EXTENSION,

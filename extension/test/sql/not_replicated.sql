@@ -93,6 +93,21 @@ REVOKE CONNECT ON DATABASE :replicated FROM not_replicated_too;
 COMMENT ON DATABASE :replicated IS NULL;
 GRANT SET ON PARAMETER log_min_messages TO not_replicated_too;
 REVOKE SET ON PARAMETER log_min_messages FROM not_replicated_too;
+-- Likewise if the statement names roles only, and they own something shared, or may do something with it.
+SELECT datdba::regrole AS owner FROM pg_database WHERE datname = :'replicated' \gset
+CREATE SCHEMA not_replicated AUTHORIZATION not_replicated_too;
+CREATE SCHEMA not_replicated_2 AUTHORIZATION not_replicated_too;
+GRANT CONNECT ON DATABASE postgres TO not_replicated_too;
+REASSIGN OWNED BY not_replicated_too TO CURRENT_USER;
+DROP OWNED BY not_replicated_too;
+ALTER DATABASE :replicated OWNER TO not_replicated_too;
+GRANT SET ON PARAMETER log_min_messages TO not_replicated_too;
+REASSIGN OWNED BY not_replicated_too TO :owner;
+DROP OWNED BY not_replicated_too;
+DROP OWNED BY not_replicated_too;
+GRANT CREATE ON TABLESPACE pg_default TO not_replicated_too;
+DROP OWNED BY not_replicated_too;
+DROP SCHEMA not_replicated, not_replicated_2;
 DROP ROLE not_replicated_too;
 \c :replicated
 SELECT proposals - :before_proposals AS proposed FROM onetrip.status;

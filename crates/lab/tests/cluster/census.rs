@@ -77,7 +77,7 @@ async fn list(session: &Session, query: &str) -> Vec<Vec<String>> {
     rows
 }
 
-async fn names(session: &Session, query: &str) -> BTreeSet<String> {
+pub async fn names(session: &Session, query: &str) -> BTreeSet<String> {
     list(session, query).await.into_iter().map(|row| row.join(" ")).collect()
 }
 

@@ -2,10 +2,14 @@
 //! the example does what its class says.
 
 use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
-use crate::census::Census;
-use crate::lab::{number, start, told_db, Session};
+use tokio_postgres::{AsyncMessage, NoTls};
+
+use crate::census::{names, Census};
+use crate::lab::{bounded, number, start, text, told_db, Lab, Session};
 
 /// SQLSTATE feature_not_supported, with which statements that cannot be replicated are refused.
 const REFUSED: &str = "0A000";
@@ -22,6 +26,7 @@ async fn every_kind_of_statement_does_what_the_census_says() {
         .filter_map(|line| line.strip_prefix("PG_CMDTAG(")?.split('"').nth(1).map(str::to_string))
         .collect();
     census.covers(&tags, server, 2, None);
+    what_all_databases_have_in_common(&lab, &census).await;
 
     let mut wrong = Vec::new();
     for (tag, columns) in &census.lines {
@@ -39,11 +44,114 @@ async fn every_kind_of_statement_does_what_the_census_says() {
     lab.check_equal(30).await;
 }
 
+/// The shared catalogs, and which rows of each are the same in all regions: those of roles, tablespaces, parameters and
+/// the replicated database.
+const SHARED: &[(&str, &str)] = &[
+    ("pg_auth_members", "true"),
+    ("pg_authid", "true"),
+    ("pg_database", "datname = 'onetrip'"),
+    ("pg_db_role_setting", "setdatabase in (0, (select oid from pg_database where datname = 'onetrip'))"),
+    ("pg_parameter_acl", "true"),
+    ("pg_replication_origin", "false"),
+    ("pg_shdepend", "false"),
+    (
+        "pg_shdescription",
+        "classoid <> 'pg_database'::regclass or objoid = (select oid from pg_database where datname = 'onetrip')",
+    ),
+    (
+        "pg_shseclabel",
+        "classoid <> 'pg_database'::regclass or objoid = (select oid from pg_database where datname = 'onetrip')",
+    ),
+    ("pg_subscription", "false"),
+    ("pg_tablespace", "true"),
+];
+
+/// What the census has no example of, since the tag is that of another kind of object.
+const OF_SHARED: &[&str] = &[
+    "alter database onetrip owner to pg_monitor",
+    "alter database onetrip connection limit 50",
+    "alter role all in database onetrip set work_mem = '5MB'",
+    "alter role all set work_mem = '5MB'",
+    "comment on database onetrip is 'x'",
+    "comment on role postgres is 'x'",
+    "comment on tablespace pg_default is 'x'",
+    "grant connect on database onetrip to pg_monitor",
+    "revoke connect on database onetrip from public",
+    "grant create on tablespace pg_default to pg_monitor",
+    "grant set on parameter log_min_messages to pg_monitor",
+    "alter tablespace pg_default owner to pg_monitor",
+    "create role e_1 ;; alter role e_1 rename to e_2",
+    "create role e_1 ;; alter database onetrip owner to e_1 ;; reassign owned by e_1 to postgres",
+    "create role e_1 ;; alter tablespace pg_default owner to e_1 ;; reassign owned by e_1 to postgres",
+    "create role e_1 ;; grant connect on database onetrip to e_1 ;; drop owned by e_1",
+    "create role e_1 ;; grant create on tablespace pg_default to e_1 ;; drop owned by e_1",
+    "create role e_1 ;; grant set on parameter log_min_messages to e_1 ;; drop owned by e_1",
+];
+
+/// A statement in another database that changes what all regions have alike says that the change stays on this server.
+async fn what_all_databases_have_in_common(lab: &Lab, census: &Census) {
+    let conninfo = lab.node(1).conninfo().replace("dbname=onetrip", "dbname=postgres");
+    let (client, mut connection) = tokio_postgres::connect(&conninfo, NoTls).await.unwrap();
+    let warnings: Arc<Mutex<usize>> = Arc::default();
+    let counted = warnings.clone();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+            if matches!(message, AsyncMessage::Notice(notice) if notice.message().ends_with("stays on this server")) {
+                *counted.lock().unwrap() += 1;
+            }
+        }
+    });
+    let run = async |sql: &str| bounded(sql, client.batch_execute(sql)).await;
+    let shared = names(
+        &Session::open(&conninfo).await.unwrap(),
+        "select relname from pg_class where relisshared and relkind = 'r'",
+    )
+    .await;
+    assert_eq!(shared, SHARED.iter().map(|(catalog, _)| catalog.to_string()).collect());
+    let rows: Vec<String> = SHARED
+        .iter()
+        .map(|(catalog, which)| {
+            format!("select (to_jsonb(t) - '{{datfrozenxid,datminmxid}}'::text[])::text as row from {catalog} t where {which}")
+        })
+        .collect();
+    let rows = format!("select md5(string_agg(row, ',' order by row)) from ({}) s", rows.join(" union all "));
+
+    let (mut changed, mut wrong) = (BTreeSet::new(), Vec::new());
+    let examples = census.lines.values().map(|columns| columns[3].as_str());
+    let examples = examples.filter(|example| *example != "-" && !example.split(" ;; ").any(|s| begins(&s)));
+    for example in examples.chain(OF_SHARED.iter().copied()) {
+        let statements: Vec<&str> = example.split(" ;; ").collect();
+        let (last, before) = statements.split_last().expect("one at least");
+        run("begin").await.unwrap();
+        for statement in before {
+            let _ = run(statement).await;
+        }
+        // After an error there is nothing to see.
+        if let Ok(rows_before) = text(&client, &rows).await {
+            *warnings.lock().unwrap() = 0;
+            if run(last).await.is_ok() && text(&client, &rows).await.is_ok_and(|after| after != rows_before) {
+                changed.insert(example);
+                if *warnings.lock().unwrap() == 0 {
+                    wrong.push(example);
+                }
+            }
+        }
+        run("rollback").await.unwrap();
+    }
+    assert!(wrong.is_empty(), "in another database, without a warning: {wrong:#?}");
+    let unchanged: Vec<_> = OF_SHARED.iter().filter(|example| !changed.contains(*example)).collect();
+    assert!(unchanged.is_empty(), "changed nothing: {unchanged:#?}");
+    assert!(changed.len() > OF_SHARED.len() + 5, "{changed:?}");
+}
+
+fn begins(statement: &&str) -> bool {
+    statement.starts_with("begin") || statement.starts_with("start transaction")
+}
+
 /// Runs the example; the error says what it did that its class does not allow.
 async fn follows(session: &Session, class: &str, example: &str) -> Result<(), String> {
     let statements: Vec<&str> = example.split(" ;; ").collect();
     // The statements before only create what the example needs.
-    let begins = |s: &&str| s.starts_with("begin") || s.starts_with("start transaction");
     let first = statements.iter().position(begins).unwrap_or(statements.len() - 1);
     for statement in &statements[..first] {
         session.run(statement).await.map_err(|e| format!("{statement}: {e:?}"))?;
