@@ -376,9 +376,6 @@ ddl_make_way_look_at_statement(Dependents *dependents, Node *stmt)
 		case T_RenameStmt:
 			ddl_make_way_look_at_relation(dependents, ((RenameStmt *) stmt)->relation);
 			break;
-		case T_RuleStmt:
-			ddl_make_way_forget_what_is_gone(((RuleStmt *) stmt)->relation);
-			break;
 		case T_CreateStatsStmt:
 			if (((CreateStatsStmt *) stmt)->defnames != NIL)
 				ddl_make_way_look_at_named(dependents, OBJECT_STATISTIC_EXT,
@@ -419,7 +416,7 @@ ot_ddl_check_statistics(Node *stmt)
 						getObjectIdentity(&object, false), ot_region)));
 }
 
-/* Called before a statement is replayed. */
+/* Called before a statement is replayed, or rehearsed. */
 void
 ot_ddl_make_way_for(Node *stmt)
 {
@@ -430,6 +427,8 @@ ot_ddl_make_way_for(Node *stmt)
 	int			sec_context;
 	ListCell   *lc;
 
+	if (IsA(stmt, RuleStmt) && ((RuleStmt *) stmt)->event == CMD_SELECT)
+		ddl_make_way_forget_what_is_gone(((RuleStmt *) stmt)->relation);
 	if (likely(!making_way))
 	{
 		ot_ddl_check_statistics(stmt);

@@ -9,6 +9,24 @@ CREATE ROLE meaning_owner;
 CREATE ROLE meaning_other;
 GRANT ALL ON SCHEMA ddl_meaning TO meaning_owner, meaning_other;
 
+-- Before PostgreSQL 16, a table becomes a view if it is not believed to have an index, whichever server has vacuumed it since.
+SELECT current_setting('server_version_num')::int < 160000 AS becomes_view \gset
+\if :becomes_view
+CREATE TABLE seen (a int);
+CREATE INDEX seen_a ON seen (a);
+DROP INDEX seen_a;
+BEGIN;
+UPDATE pg_class SET relhasindex = false WHERE relname = 'seen';
+CREATE RULE "_RETURN" AS ON SELECT TO seen DO INSTEAD SELECT 5 AS a;
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+BEGIN;
+SELECT unit.apply(:'write_set') AS applied \gset
+DO $$ BEGIN ASSERT (SELECT a FROM seen) = 5; END $$;
+ROLLBACK;
+DROP TABLE seen;
+\endif
+
 -- CREATE TABLE AS is recorded when its table is made, whatever its query does to the role, the settings or the name, or in a savepoint.
 CREATE TABLE noted (id serial PRIMARY KEY, what text);
 GRANT ALL ON noted TO PUBLIC;

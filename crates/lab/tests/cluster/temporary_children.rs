@@ -164,6 +164,13 @@ async fn a_table_that_had_one_becomes_a_view(lab: &Lab) {
     a.must("set onetrip.rehearse = off; create rule \"_RETURN\" as on select to seen do instead select 5 as id").await;
     lab.shows("select id::text from seen", "5").await;
     a.must("drop view seen").await;
+    // Who asks other regions first asks for the same.
+    a.must("create table seen (id int); create index on seen (id); drop index seen_id_idx").await;
+    lab.everywhere().await;
+    a.must("vacuum seen").await;
+    a.must("create rule \"_RETURN\" as on select to seen do instead select 6 as id").await;
+    lab.shows("select id::text from seen", "6").await;
+    a.must("drop view seen").await;
 }
 
 /// In the other regions IF EXISTS finds nothing.
