@@ -81,8 +81,9 @@ _PG_init(void)
 	ot_own_tables_init();
 	ot_turn_init();
 	ot_commit_init();
-	ot_ddl_init();
+	/* inside of ddl: it looks names up and locks, for which the schema lock must be held */
 	ot_sequence_init();
+	ot_ddl_init();
 	ot_evict_init();
 	ot_jobs_init();
 	ot_detach_users_init();

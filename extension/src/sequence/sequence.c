@@ -10,7 +10,10 @@
  * row (PostgreSQL has none for sequences), so it is created and dropped with
  * the sequence, in the same transaction.  Definitions are adjusted around
  * CREATE SEQUENCE and ALTER SEQUENCE, alone or as part of another statement, in
- * backends as in the apply worker.
+ * backends as in the apply worker.  In between, pg_sequence has the owner's
+ * definition, with which nextval would give values of other nodes; so no code of
+ * users runs then, and event triggers fire before and after.  This hook is inside of
+ * that of ddl: what it looks up and locks comes after the schema lock.
  *
  * Why no two nodes give out the same value
  * ----------------------------------------
@@ -89,6 +92,7 @@
 #include "catalog/pg_sequence.h"
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
+#include "commands/event_trigger.h"
 #include "commands/sequence.h"
 #include "commands/tablecmds.h"
 #include "fmgr.h"
@@ -135,7 +139,8 @@ static needs_fmgr_hook_type prev_needs_fmgr = NULL;
 /* While CREATE SEQUENCE runs: where to put the new relation's oid. */
 static Oid *created_sequence = NULL;
 
-/* While CREATE TABLE (LIKE ... INCLUDING IDENTITY) runs: what it is going to copy. */
+/* While CREATE TABLE (LIKE ... INCLUDING IDENTITY) runs: what it has yet to copy. */
+static List *like_elements = NIL;	/* of the statement as written; NIL: it is known */
 static List *like_sources = NIL;
 
 bool
@@ -324,66 +329,14 @@ sequence_int64_option(const char *name, int64 value)
 					   (Node *) makeFloat(psprintf(INT64_FORMAT, value)), -1);
 }
 
-/*
- * LIKE ... INCLUDING IDENTITY copies the source sequence's definition from
- * pg_sequence, that is, in the form that it has on this node.  Such options
- * have no location in the statement; they are replaced by the owner's.  Which
- * source it is follows from the order of the columns alone: the numbers of two
- * sources may be the same here, and not in another region.
- */
-static Node *
-sequence_undo_like(CreateSeqStmt *stmt)
-{
-	DefElem    *start = ot_ddl_find_option(stmt->options, "start");
-	DefElem    *increment = ot_ddl_find_option(stmt->options, "increment");
-	DefElem    *minimum = ot_ddl_find_option(stmt->options, "minvalue");
-	DefElem    *maximum = ot_ddl_find_option(stmt->options, "maxvalue");
-	OtSequenceLoaded *source;
-	List	   *options = NIL;
-	ListCell   *lc;
-
-	if (like_sources == NIL || start == NULL || increment == NULL || minimum == NULL || maximum == NULL ||
-		start->location >= 0 || minimum->arg == NULL || maximum->arg == NULL)
-		return (Node *) stmt;
-
-	source = linitial(like_sources);
-	like_sources = list_delete_first(like_sources);
-	if (!source->adjusted ||
-		source->here.start != defGetInt64(start) ||
-		source->here.increment != defGetInt64(increment) ||
-		source->here.minimum != defGetInt64(minimum) ||
-		source->here.maximum != defGetInt64(maximum))
-		return (Node *) stmt;
-
-	stmt = copyObject(stmt);
-	foreach(lc, stmt->options)
-	{
-		DefElem    *kept = lfirst_node(DefElem, lc);
-
-		if (strcmp(kept->defname, "start") != 0 &&
-			strcmp(kept->defname, "increment") != 0 &&
-			strcmp(kept->defname, "minvalue") != 0 &&
-			strcmp(kept->defname, "maxvalue") != 0 &&
-			strcmp(kept->defname, "cache") != 0)
-			options = lappend(options, kept);
-	}
-	options = lappend(options, sequence_int64_option("start", source->user.start));
-	options = lappend(options, sequence_int64_option("increment", source->user.increment));
-	options = lappend(options, sequence_int64_option("minvalue", source->user.minimum));
-	options = lappend(options, sequence_int64_option("maxvalue", source->user.maximum));
-	options = lappend(options, sequence_int64_option("cache", source->user.cache));
-	stmt->options = options;
-	return (Node *) stmt;
-}
-
-/* The sequences that LIKE ... INCLUDING IDENTITY in this statement copies, in that order. */
+/* The sequences that LIKE ... INCLUDING IDENTITY among these elements copies, in that order. */
 static List *
-sequence_find_like_sources(CreateStmt *stmt)
+sequence_find_like_sources(List *elements)
 {
 	List	   *sources = NIL;
 	ListCell   *lc;
 
-	foreach(lc, stmt->tableElts)
+	foreach(lc, elements)
 	{
 		TableLikeClause *like = (TableLikeClause *) lfirst(lc);
 		Oid			relid;
@@ -407,6 +360,69 @@ sequence_find_like_sources(CreateStmt *stmt)
 		}
 	}
 	return sources;
+}
+
+/*
+ * LIKE ... INCLUDING IDENTITY copies the source sequence's definition from
+ * pg_sequence, that is, in the form that it has on this node.  Such options
+ * have no location in the statement; they are replaced by the owner's.  Which
+ * source it is follows from the order of the columns alone: the numbers of two
+ * sources may be the same here, and not in another region.  PostgreSQL has read all
+ * of them when it makes the first sequence, and has run no code of users since.
+ */
+static Node *
+sequence_undo_like(CreateSeqStmt *stmt)
+{
+	DefElem    *start = ot_ddl_find_option(stmt->options, "start");
+	DefElem    *increment = ot_ddl_find_option(stmt->options, "increment");
+	DefElem    *minimum = ot_ddl_find_option(stmt->options, "minvalue");
+	DefElem    *maximum = ot_ddl_find_option(stmt->options, "maxvalue");
+	OtSequenceLoaded *source;
+	List	   *options = NIL;
+	ListCell   *lc;
+
+	if ((like_elements == NIL && like_sources == NIL) ||
+		start == NULL || increment == NULL || minimum == NULL || maximum == NULL ||
+		start->location >= 0 || minimum->arg == NULL || maximum->arg == NULL)
+		return (Node *) stmt;
+
+	if (like_elements != NIL)
+	{
+		like_sources = sequence_find_like_sources(like_elements);
+		like_elements = NIL;
+	}
+	source = like_sources != NIL ? linitial(like_sources) : NULL;
+	if (source == NULL ||
+		source->here.start != defGetInt64(start) ||
+		source->here.increment != defGetInt64(increment) ||
+		source->here.minimum != defGetInt64(minimum) ||
+		source->here.maximum != defGetInt64(maximum))
+		ereport(ERROR,
+				(errcode(OT_ERR_LOST),
+				 errmsg("a sequence was altered while its definition was copied")));
+	like_sources = list_delete_first(like_sources);
+	if (!source->adjusted)
+		return (Node *) stmt;
+
+	stmt = copyObject(stmt);
+	foreach(lc, stmt->options)
+	{
+		DefElem    *kept = lfirst_node(DefElem, lc);
+
+		if (strcmp(kept->defname, "start") != 0 &&
+			strcmp(kept->defname, "increment") != 0 &&
+			strcmp(kept->defname, "minvalue") != 0 &&
+			strcmp(kept->defname, "maxvalue") != 0 &&
+			strcmp(kept->defname, "cache") != 0)
+			options = lappend(options, kept);
+	}
+	options = lappend(options, sequence_int64_option("start", source->user.start));
+	options = lappend(options, sequence_int64_option("increment", source->user.increment));
+	options = lappend(options, sequence_int64_option("minvalue", source->user.minimum));
+	options = lappend(options, sequence_int64_option("maxvalue", source->user.maximum));
+	options = lappend(options, sequence_int64_option("cache", source->user.cache));
+	stmt->options = options;
+	return (Node *) stmt;
 }
 
 /* After CREATE SEQUENCE. */
@@ -539,9 +555,7 @@ sequence_after_alter(const Alteration *alteration)
 		position = ot_sequence_place(&seq.user, share, restart_at, false);
 	else if (was_short)
 	{
-		OtShare		all = {0, 1};
-
-		position = ot_sequence_clamp(&seq.user, all, position);
+		position = ot_sequence_clamp(&seq.user, ot_sequence_own_share(&alteration->before), position);
 		position = ot_sequence_place(&seq.user, share, position.last_value, position.is_called);
 	}
 	else
@@ -551,25 +565,88 @@ sequence_after_alter(const Alteration *alteration)
 	CommandCounterIncrement();
 }
 
-/* Runs the statement; *new_sequence is the one that CREATE SEQUENCE makes. */
+/* CREATE TABLE, whose sequences are made by sub-commands. */
 static void
-sequence_run_statement(const OtUtility *call, Oid *new_sequence, List *sources)
+sequence_create_table(const OtUtility *call)
 {
-	Oid		   *outer_created = created_sequence;
+	List	   *outer_elements = like_elements;
 	List	   *outer_sources = like_sources;
 
 	PG_TRY();
 	{
-		/* what an event trigger makes meanwhile is not this statement's */
-		created_sequence = IsA(call->node, CreateSeqStmt) ? new_sequence : NULL;
-		if (IsA(call->node, CreateStmt))
-			like_sources = sources;
+		/* PostgreSQL puts columns into their place */
+		like_elements = list_copy(castNode(CreateStmt, call->node)->tableElts);
+		like_sources = NIL;
 		ot_call_process_utility(call);
 	}
 	PG_FINALLY();
 	{
-		created_sequence = outer_created;
+		like_elements = outer_elements;
 		like_sources = outer_sources;
+	}
+	PG_END_TRY();
+}
+
+static void
+sequence_create(OtUtility call)
+{
+	Oid			relid = InvalidOid;
+
+	call.node = sequence_undo_like((CreateSeqStmt *) call.node);
+	PG_TRY();
+	{
+		created_sequence = &relid;
+		ot_call_process_utility(&call);
+	}
+	PG_FINALLY();
+	{
+		created_sequence = NULL;
+	}
+	PG_END_TRY();
+	if (OidIsValid(relid))
+		sequence_after_create(relid);
+}
+
+static void
+sequence_alter(OtUtility call)
+{
+	Alteration	alteration = {InvalidOid};
+
+	call.node = sequence_before_alter((AlterSeqStmt *) call.node, &alteration);
+	ot_call_process_utility(&call);
+	if (OidIsValid(alteration.relid))
+		sequence_after_alter(&alteration);
+}
+
+/*
+ * Event triggers may draw from the sequence.  They fire here, when it gives values of
+ * this node only; to PostgreSQL, the statement is a sub-command, which fires none.
+ */
+static void
+sequence_create_or_alter(OtUtility call)
+{
+	bool		fires = call.context != PROCESS_UTILITY_SUBCOMMAND;
+	bool		cleanup = fires && EventTriggerBeginCompleteQuery();
+
+	call.context = PROCESS_UTILITY_SUBCOMMAND;
+	PG_TRY();
+	{
+		if (fires)
+			EventTriggerDDLCommandStart(call.node);
+		if (IsA(call.node, CreateSeqStmt))
+			sequence_create(call);
+		else
+			sequence_alter(call);
+		if (fires)
+		{
+			EventTriggerSQLDrop(call.node);
+			EventTriggerDDLCommandEnd(call.node);
+		}
+	}
+	PG_FINALLY();
+	{
+		if (cleanup)
+			EventTriggerEndCompleteQuery();
 	}
 	PG_END_TRY();
 }
@@ -582,32 +659,14 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
 {
 	OtUtility	call = {prev_process_utility, pstmt, pstmt->utilityStmt, query, read_only_tree,
 		context, params, env, dest, completion};
-	Node	   *node = pstmt->utilityStmt;
-	Oid			new_sequence = InvalidOid;
-	List	   *sources = NIL;
-	Alteration	alteration = {InvalidOid};
 
-	if (!(IsA(node, CreateSeqStmt) || IsA(node, AlterSeqStmt) || IsA(node, CreateStmt) ||
-		  created_sequence != NULL) ||
+	if (!(IsA(call.node, CreateSeqStmt) || IsA(call.node, AlterSeqStmt) || IsA(call.node, CreateStmt)) ||
 		!ot_sequence_is_active())
-	{
 		ot_call_process_utility(&call);
-		return;
-	}
-
-	if (IsA(node, CreateSeqStmt))
-		call.node = sequence_undo_like((CreateSeqStmt *) node);
-	else if (IsA(node, AlterSeqStmt))
-		call.node = sequence_before_alter((AlterSeqStmt *) node, &alteration);
-	else if (IsA(node, CreateStmt))
-		sources = sequence_find_like_sources((CreateStmt *) node);
-
-	sequence_run_statement(&call, &new_sequence, sources);
-
-	if (OidIsValid(new_sequence))
-		sequence_after_create(new_sequence);
-	if (OidIsValid(alteration.relid))
-		sequence_after_alter(&alteration);
+	else if (IsA(call.node, CreateStmt))
+		sequence_create_table(&call);
+	else
+		sequence_create_or_alter(call);
 }
 
 /*

@@ -186,6 +186,48 @@ DROP EVENT TRIGGER makes_more;
 SELECT own(1, 1, nextval('behind_trigger'), nextval('behind_trigger')) AS new,
     own(1, 1, nextval('made_beside_id_seq'), nextval('made_beside_id_seq')) AS beside;
 
+-- What LIKE copies is what it is once event triggers have fired.
+CREATE FUNCTION alters_source() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+    ALTER TABLE t ALTER COLUMN g SET START 15 RESTART;
+END $$;
+CREATE EVENT TRIGGER alters_source ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION alters_source();
+CREATE TABLE alike_too (LIKE t INCLUDING IDENTITY);
+DROP EVENT TRIGGER alters_source;
+SELECT sequence_name, start_value, increment, increment_here = increment * :stride AS share FROM onetrip.sequences
+WHERE schema_name = 'sequence' AND sequence_name IN ('t_g_seq', 'alike_too_g_seq') ORDER BY 1;
+
+-- What an event trigger draws from the sequence that the statement makes or alters is this node's, and is given once.
+CREATE TABLE audit (id serial, at text);
+CREATE TABLE audit_of_short (id smallint GENERATED ALWAYS AS IDENTITY (MAXVALUE 7), at text);
+CREATE FUNCTION audits() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('INSERT INTO %I (at) VALUES ($1)', current_setting('sequence.audit')) USING tg_event;
+    IF tg_tag = 'CREATE SEQUENCE' AND tg_event = 'ddl_command_end' THEN
+        PERFORM nextval('drawn_at_once');
+    END IF;
+END $$;
+CREATE EVENT TRIGGER audits_start ON ddl_command_start WHEN TAG IN ('CREATE SEQUENCE', 'ALTER SEQUENCE') EXECUTE FUNCTION audits();
+CREATE EVENT TRIGGER audits_end ON ddl_command_end WHEN TAG IN ('CREATE SEQUENCE', 'ALTER SEQUENCE') EXECUTE FUNCTION audits();
+SET sequence.audit = 'audit';
+BEGIN;
+CREATE SEQUENCE drawn_at_once;
+ALTER SEQUENCE audit_id_seq MAXVALUE 1000000;
+ALTER SEQUENCE audit_id_seq CACHE 10;
+ALTER SEQUENCE audit_id_seq RESTART WITH 1000 CACHE 1;
+SET sequence.audit = 'audit_of_short';
+ALTER SEQUENCE audit_of_short_id_seq CYCLE;
+ALTER SEQUENCE audit_of_short_id_seq NO CYCLE;
+SELECT regexp_replace(operation, E'id=\'\\d+\'', 'id') AS operation FROM unit.operations() AS operation;
+COMMIT;
+DROP EVENT TRIGGER audits_start;
+DROP EVENT TRIGGER audits_end;
+INSERT INTO audit (at) VALUES ('behind'), ('them');
+INSERT INTO audit_of_short (at) VALUES ('behind');
+SELECT own(1, 1, id) AS own, id > 1000 AS restarted, count(*) OVER (PARTITION BY id) AS times, at FROM audit ORDER BY id;
+SELECT * FROM audit_of_short ORDER BY id;
+SELECT own(1, 1, currval('drawn_at_once'), last_value, nextval('drawn_at_once')) AS own, currval('drawn_at_once') > last_value AS not_again FROM drawn_at_once;
+
 -- Who asks for a definition gets it as it was written, however they ask; the server itself has the node's share.
 CREATE SEQUENCE shown INCREMENT 10 START 20 MINVALUE 5 MAXVALUE 100000 CYCLE CACHE 2;
 CREATE TABLE with_sequences (id int GENERATED ALWAYS AS IDENTITY (START 7), s bigserial);

@@ -15,7 +15,7 @@ const NO_WAIT: &str = "set lock_timeout = '10s'; set onetrip.statement_retries =
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ddl_of_two_sessions_is_carried_out_side_by_side() {
     let lab = start("side_by_side", "DDL of sessions of one region, side by side").await;
-    subjects!(lab, 3; migrations, every_statement, what_depends, run_again, those_that_wait, savepoints, unanswered);
+    subjects!(lab, 3; migrations, every_statement, what_depends, run_again, those_that_wait, sequences, savepoints, unanswered);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -460,6 +460,45 @@ async fn those_that_wait(lab: &Lab) {
     assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE, "{error}");
     other.must("commit").await;
     one.must("rollback to s; create schema waits_third; create table waits_third.t (i int); commit").await;
+    equal(lab).await;
+}
+
+/// What a statement about sequences looks up and locks comes after the lock that it waits for here.
+async fn sequences(lab: &Lab) {
+    let (mut one, other) = two(lab).await;
+    let third = lab.session(0).await;
+    one.must(
+        "create schema sequences_first; create table copied (id int generated always as identity);
+         create sequence drawn; create sequence looked_up cache 3; create role sequences_role",
+    )
+    .await;
+    for (meanwhile, statement) in [
+        ("alter table copied alter id set start 2 restart", "create table copy (like copied including identity)"),
+        ("comment on role sequences_role is 'none'", "alter sequence drawn cache 7"),
+        (
+            "create schema sequences_other; create sequence sequences_first.looked_up",
+            "set search_path = sequences_first, public; alter sequence looked_up increment 5 restart",
+        ),
+    ] {
+        other.must(&format!("begin; {meanwhile}")).await;
+        let pid = one.pid().await.unwrap();
+        let waits = tokio::spawn(async move {
+            one.must(statement).await;
+            one
+        });
+        let waiting = format!("select count(*) from pg_locks where pid = {pid} and not granted");
+        until("the statement to wait", SOON, || async { Ok(number(&third, &waiting).await? == 1) }).await.unwrap();
+        third.must("set lock_timeout = '1s'; select nextval('drawn')").await;
+        other.must("commit").await;
+        one = waits.await.unwrap();
+    }
+    for (sequence, definition) in [("public.copy_id_seq", "2 1"), ("sequences_first.looked_up", "1 5")] {
+        let query = format!(
+            "select start_value || ' ' || increment from onetrip.sequences
+             where schema_name || '.' || sequence_name = '{sequence}' and increment_here = 8 * increment"
+        );
+        lab.shows(&query, definition).await;
+    }
     equal(lab).await;
 }
 
