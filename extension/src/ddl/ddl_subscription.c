@@ -30,12 +30,14 @@ static struct
 {
 	List	   *relids;
 	uint8		flags;
+	TimestampTz since;			/* when the publisher's statement came */
 }			worker_truncation;
 
 /*
- * The worker of a subscription empties tables without a statement.  They are
- * recorded together, before its next change: tables that refer to each other
- * must be.
+ * The worker of a subscription empties tables without a statement.  Those of one
+ * TRUNCATE of the publisher are recorded together, before the worker's next change:
+ * tables that refer to each other must be.  Those of another one may keep their
+ * sequences.
  */
 void
 ot_ddl_truncates_by_worker(Relation rel)
@@ -44,6 +46,9 @@ ot_ddl_truncates_by_worker(Relation rel)
 
 	if (rel->rd_rel->relkind != RELKIND_RELATION || !ot_capturing() || !ot_contents_travel(rel->rd_rel))
 		return;
+	if (worker_truncation.since != GetCurrentStatementStartTimestamp())
+		ot_ddl_note_truncated_by_worker();
+	worker_truncation.since = GetCurrentStatementStartTimestamp();
 	ot_ddl_note_oid(&worker_truncation.relids, RelationGetRelid(rel));
 	/* it has locked the sequences that it is about to restart */
 	foreach(lc, getOwnedSequences(RelationGetRelid(rel)))

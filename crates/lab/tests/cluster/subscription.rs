@@ -15,7 +15,7 @@ use crate::lab::{builder, fragile, number, start_from, subjects, text, until, La
 const TABLES: &str =
     "create table thing (id int primary key, v text); create table part_of (id int primary key references thing);
      create table counter (id int primary key, n bigint); create table ledger (n bigint, pad text);
-     create table early (n int, pad text)";
+     create table early (n int, pad text); create table restarted (id serial); create table kept (id serial)";
 const OTHER_TABLES: &str = "create table there (id int primary key); create table here (id int primary key)";
 const SUM: &str = "select (select n from counter) || ' ' || count(*) || ' ' || count(distinct n) || ' ' || coalesce(max(n), 0) from ledger";
 
@@ -122,7 +122,7 @@ async fn killed_while_tables_are_copied(lab: &Lab) {
     same(lab, "select count(*) || ' ' || count(distinct n) || ' ' || max(n) from early").await;
     same(lab, SUM).await;
     let done = "select string_agg(srsubstate::text, '' order by 1) from pg_subscription_rel";
-    until("all tables to be ready", 4 * SOON, async || Ok(text(&*lab.session(0).await, done).await? == "rrrrrrr"))
+    until("all tables to be ready", 4 * SOON, async || Ok(text(&*lab.session(0).await, done).await? == "rrrrrrrrr"))
         .await
         .unwrap_or_else(|e| panic!("{e:#}"));
 }
@@ -189,6 +189,26 @@ async fn copied_and_followed(lab: &Lab) {
     source.must("truncate thing, part_of; insert into thing values (7, 'seven')").await;
     same(lab, THINGS).await;
     source.must("begin; insert into thing values (8, 'eight'); savepoint s; insert into thing values (9, 'nine'); rollback to s; truncate thing, part_of; insert into thing values (1, 'one'), (2, 'two'); insert into part_of values (2); commit").await;
+    same(lab, THINGS).await;
+    // Each of the publisher's TRUNCATEs does what it says.
+    let other = lab.session(1).await;
+    other.must("select nextval('restarted_id_seq'), nextval('kept_id_seq') from generate_series(1, 9)").await;
+    let last = "select (select last_value from restarted_id_seq) || ' ' || (select last_value from kept_id_seq)";
+    let (before, first) = (
+        text(&other, last).await.unwrap(),
+        text(&other, "select start_here::text from onetrip.sequences where sequence_name = 'kept_id_seq'")
+            .await
+            .unwrap(),
+    );
+    source
+        .must(
+            "begin; truncate restarted restart identity; truncate kept; insert into thing values (3, 'three'); commit",
+        )
+        .await;
+    same(lab, THINGS).await;
+    let after = format!("{first} {}", before.split_once(' ').unwrap().1);
+    assert_eq!(text(&other, last).await.unwrap(), after, "it was {before}");
+    source.must("delete from thing where id = 3").await;
     same(lab, THINGS).await;
     a.must("comment on subscription wanted is 'ours'; alter subscription wanted rename to needed; alter subscription needed rename to wanted").await;
     lab.shows("select string_agg(subscription, ' ') from onetrip.subscription_position", "wanted").await;
