@@ -126,7 +126,7 @@ jobs_read(MemoryContext context)
 	List	   *jobs = NIL;
 
 	ot_sql_worker_begin();
-	ot_sql_worker_execute("SELECT j.index, i.indrelid, j.search_path, i.indisunique OR " IS_COPY ", " BUILT ", j.statement "
+	ot_sql_worker_execute("SELECT j.index, i.indrelid, j.search_path, i.indisunique, " BUILT ", j.statement, " IS_COPY " "
 				 "FROM onetrip.job_here j LEFT JOIN pg_index i ON i.indexrelid = j.index AND i.indislive "
 				 "WHERE NOT " OT_IS_DETACH("j") " AND (i.indexrelid IS NULL OR NOT i.indisvalid OR " IS_COPY ") "
 				 "ORDER BY j.since, j.index", SPI_OK_SELECT);
@@ -144,10 +144,10 @@ jobs_read(MemoryContext context)
 		if (gone)
 			job->table = InvalidOid;
 		job->search_path = TextDatumGetCString(SPI_getbinval(row, desc, 3, &isnull));
-		job->second = !gone && DatumGetBool(SPI_getbinval(row, desc, 4, &isnull));
 		job->built = !gone && DatumGetBool(SPI_getbinval(row, desc, 5, &isnull));
 		job->statement = TextDatumGetCString(SPI_getbinval(row, desc, 6, &isnull));
-		job->copy = strncmp(job->statement, "REINDEX", strlen("REINDEX")) == 0;
+		job->copy = DatumGetBool(SPI_getbinval(row, desc, 7, &isnull));
+		job->second = !gone && (job->copy || DatumGetBool(SPI_getbinval(row, desc, 4, &isnull)));
 		jobs = lappend(jobs, job);
 		MemoryContextSwitchTo(old);
 	}
@@ -279,7 +279,7 @@ jobs_report(void *nothing)
 /*
  * Is the index built in all regions that are there and keep the table?  Those that
  * are away are waited for as well if the index would stay as it is there.  *before
- * is how many of the nodes that are there have a lower number than this one.
+ * is how many of the nodes whose servers are there have a lower number than this one.
  */
 static bool
 jobs_is_built_everywhere(const Job *job, int *before)
@@ -293,7 +293,7 @@ jobs_is_built_everywhere(const Job *job, int *before)
 	appendStringInfoString(&query, "WITH n AS (" REPORT);
 	appendStringInfo(&query, " WHERE j.index = %u) ", job->index);
 	appendStringInfoString(&query, "SELECT bool_and(r.node_id IS NOT NULL), "
-						   "count(*) FILTER (WHERE m.node_id < n.node_id AND m.heard <> 'not_connected') "
+						   "count(*) FILTER (WHERE m.node_id < n.node_id AND m.heard <> 'not_connected' AND m.postgres_state = 'ready') "
 						   "FROM n CROSS JOIN onetrip.members m LEFT JOIN onetrip.job_report r "
 						   "ON r.node_id = m.node_id AND r.index = n.index AND r.since = n.since AND r.state IN ('built', 'done') "
 						   "WHERE m.role = 'voter'");

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use crate::jobs::{hold_worker, killed_while_building, while_all_write};
-use crate::lab::{lost, number, start, subjects, text, until, Lab, Session, SOON};
+use crate::kill9::whole_postgres;
+use crate::lab::{bounded, lost, number, start, subjects, text, until, Lab, Session, SOON};
 use crate::unique_jobs::{beside, failed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -25,7 +26,7 @@ async fn indexes_are_built_anew_in_every_region() {
     lab.everywhere().await;
     subjects!(lab, 1;
         in_every_region, named_as_if_left_over, with_writers, statements_in_between, dropped, vacuum_full_in_between, values_that_name_it, without_usage,
-        partitions, polite, killed_while_it_is_built, away
+        partitions, polite, killed_while_it_is_built, away, first_one_is_down
     );
 }
 
@@ -266,6 +267,25 @@ async fn away(lab: &Lab) {
     built_anew(lab, "item_called", &before).await;
     equal(lab).await;
     a.refused("insert into item values (40001, 'late', 5)").await;
+}
+
+/// The region that would exchange the files has built its own, and its server cannot start: the next one does it.
+async fn first_one_is_down(lab: &Lab) {
+    let b = lab.session(1).await;
+    let before = files(lab, "item_price").await;
+    let reader = lab.session(0).await;
+    reader.must("begin; select count(*) from item").await;
+    let building = beside(lab, 1, "reindex index concurrently item_price").await;
+    built_in(&b, 3, "item_price_reindex").await;
+    let file = lab.node(0).postgres_data().join("postgresql.conf");
+    let settings = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{settings}\nthis is no setting\n")).unwrap();
+    whole_postgres(lab, 0);
+    bounded("the statement in the other region", building).await.unwrap().unwrap_or_else(|e| panic!("{e:?}"));
+    std::fs::write(&file, settings).unwrap();
+    lab.node(0).wait_serving(SOON * 2).await.unwrap();
+    built_anew(lab, "item_price", &before).await;
+    equal(lab).await;
 }
 
 /// A value names what is being built when it goes: the entry that drops it, or the one with the value, loses.
