@@ -884,6 +884,7 @@ commit_xact_callback(XactEvent event, void *arg)
 			ot_row_lock_end(false);
 			ot_turn_forget(false);
 			commit_reset();
+			ot_sequence_told_used();
 			ot_write_set_reset();
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:

@@ -328,8 +328,8 @@ ot_sequence_lost_on(Oid relid)
 }
 
 /*
- * After the commit, before the locks are released: removes the notes.  Allocates
- * nothing, cannot fail.
+ * After the commit, or after PostgreSQL has prepared the transaction, before the
+ * locks are released: removes the notes.  Allocates nothing, cannot fail.
  */
 void
 ot_sequence_told_used(void)

@@ -28,12 +28,16 @@ x
 1|2' ] || wrong="${wrong}it said: $said
 "
 # The values that one has drawn which PostgreSQL prepares are given to nobody else, even if this server is lost.  Those of a
-# sequence with too few values for all regions need an entry.
-query "CREATE SEQUENCE prepared_drawn; CREATE SEQUENCE prepared_few MAXVALUE 3; INSERT INTO prepared_ours VALUES (10)"
+# sequence with too few values for all regions need an entry.  Who only looks at one afterwards needs none.
+query "CREATE SEQUENCE prepared_drawn; CREATE SEQUENCE prepared_few MAXVALUE 5; INSERT INTO prepared_ours VALUES (10)"
 said=$("$bin_dir/psql" -h 127.0.0.1 -p "$port" -U postgres -d onetrip -X -q -A -t 2>&1 <<'SQL'
 \set VERBOSITY terse
 SELECT count(*) FROM unit.used_sequences();
+SELECT nextval('prepared_few');
+SELECT proposals FROM onetrip.status \gset before_
 BEGIN; INSERT INTO prepared_own SELECT nextval('prepared_drawn'); PREPARE TRANSACTION 'drew';
+SELECT currval('prepared_few');
+SELECT proposals - :before_proposals FROM onetrip.status;
 SELECT u FROM unit.used_sequences() u;
 COMMIT PREPARED 'drew';
 BEGIN; SELECT nextval('prepared_few'); PREPARE TRANSACTION 'few';
@@ -43,8 +47,11 @@ BEGIN; INSERT INTO prepared_own SELECT nextval('prepared_few'); PREPARE TRANSACT
 SQL
 ) || true
 [ "$said" = '0
-prepared_drawn
 1
+1
+0
+prepared_drawn
+2
 few
 ERROR:  cannot PREPARE a transaction that has used onetrip tables and written table "public.prepared_own", which is not replicated' ] || wrong="${wrong}after a draw it said: $said
 "
