@@ -26,12 +26,6 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-static void
-prepared_connect(void)
-{
-	(void) SPI_connect();
-}
-
 /* PREPARE TRANSACTION */
 void
 ot_prepared_keep(OtReader *r, const OtEntry *entry)
@@ -52,7 +46,7 @@ ot_prepared_keep(OtReader *r, const OtEntry *entry)
 	kept = palloc(size);
 	SET_VARSIZE(kept, size);
 	memcpy(VARDATA(kept), write_set, length);
-	prepared_connect();
+	(void) SPI_connect();
 	{
 		Datum		args[] = {
 			CStringGetTextDatum(gid),
@@ -87,7 +81,7 @@ ot_prepared_end(OtReader *r, OtReader *prepared)
 	bytea	   *write_set;
 	bool		isnull;
 
-	prepared_connect();
+	(void) SPI_connect();
 	{
 		Datum		args[] = {CStringGetTextDatum(gid)};
 

@@ -141,7 +141,10 @@ ddl_index_set_valid(Oid index, bool valid)
 
 /* ---- its row in onetrip.job_here ---- */
 
-/* Is there a job for the index?  Also tells how its last attempt ended: the strings are NULL, or palloc'd. */
+/*
+ * Is there a job for the index?  Also tells, who asks for it, how its last attempt
+ * ended: the strings are NULL, or palloc'd.
+ */
 static bool
 ddl_index_has_job(Relation jobs, Oid index, char **error, char **sqlstate)
 {
@@ -150,12 +153,13 @@ ddl_index_has_job(Relation jobs, Oid index, char **error, char **sqlstate)
 	HeapTuple	job;
 	bool		found;
 
-	*error = *sqlstate = NULL;
+	if (error != NULL)
+		*error = *sqlstate = NULL;
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(index));
 	scan = systable_beginscan(jobs, InvalidOid, false, NULL, 1, &key);
 	job = systable_getnext(scan);
 	found = HeapTupleIsValid(job);
-	if (found)
+	if (found && error != NULL)
 	{
 		bool		no_error;
 		bool		no_code;
@@ -582,11 +586,9 @@ static bool
 ddl_index_waits_for_entry(Oid index)
 {
 	FormData_pg_index state;
-	char	   *error;
-	char	   *sqlstate;
 
 	return ot_in_replicated_database() && ot_index_read_state(index, &state) && !state.indisvalid &&
-		ddl_index_read_job(index, &error, &sqlstate) &&
+		ddl_index_read_job(index, NULL, NULL) &&
 		(state.indisunique || OidIsValid(ot_reindex_original(index)));
 }
 
@@ -731,11 +733,9 @@ ot_index_jobs_of(Relation rel, bool unbuilt)
 	{
 		Oid			index = lfirst_oid(lc);
 		FormData_pg_index state;
-		char	   *error;
-		char	   *sqlstate;
 
 		if (ot_index_read_state(index, &state) && !(unbuilt && state.indisvalid) &&
-			ddl_index_has_job(jobs, index, &error, &sqlstate))
+			ddl_index_has_job(jobs, index, NULL, NULL))
 			found = lappend_oid(found, index);
 	}
 	table_close(jobs, AccessShareLock);

@@ -275,7 +275,7 @@ ot_sequence_apply(OtReader *r)
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s.%s\" is not a sequence", schema, name)));
 	/* who has drawn from it here, and not committed, may have drawn the same value */
-	if (!ot_is_rehearsing && ot_sequence_relation_is_short(RelationGetRelid(rel)))
+	if (!ot_is_rehearsing && ot_sequence_is_short(&seq.user, ot_sequence_stride))
 		LockRelation(rel, ShareRowExclusiveLock);
 	if (ot_is_rehearsing)
 		;						/* a change of position is not rolled back */
