@@ -15,7 +15,7 @@ use std::time::SystemTime;
 
 use onetrip_lab::{postmaster, Cluster};
 
-use crate::lab::{builder, number, onetrip, start_prepared, text, until, Lab, Output, Session, SOON};
+use crate::lab::{builder, number, onetrip, psql_in, start_prepared, text, until, Lab, Output, Session, SOON};
 
 const CLIENTS: usize = 2;
 
@@ -108,6 +108,7 @@ async fn a_lost_cluster_comes_back_to_any_position() {
     // The first region's server archives its WAL, which no copy of it may do in the same place.
     lab.session(0).await.must("alter system set archive_mode = on").await;
     lab.session(0).await.must("alter system set archive_command = 'true'").await;
+    lab.session(0).await.must("alter system set max_prepared_transactions = 5").await;
     lab.everywhere().await;
     let done = Arc::new(Mutex::new(Vec::new()));
     let load = Load::start(&lab, Arc::clone(&done));
@@ -127,6 +128,8 @@ async fn a_lost_cluster_comes_back_to_any_position() {
     lab.node(0).stop().await.unwrap();
     lab.node(0).restart().await.unwrap();
     lab.wait_ready().await.unwrap();
+    // Whoever prepared it ends it on this server, and on no copy of it.
+    psql_in(&lab, 0, "postgres", "begin; create table own (); prepare transaction 'kept'").await;
     let load = Load::start(&lab, Arc::clone(&done));
     load.more(100).await;
     load.end().await;
@@ -307,6 +310,7 @@ fn destroy(lab: &Lab, region: usize) {
 async fn is_prefix(restored: &Cluster, all: &[Done], position: i64) {
     let session = Session::open(&restored.node(0).conninfo()).await.unwrap();
     assert_eq!(text(&session, "show archive_mode").await.unwrap(), "off");
+    assert_eq!(number(&session, "select count(*) from pg_prepared_xacts").await.unwrap(), 0);
     let rows = session.query("select id from kept", &[]).await.unwrap();
     let there: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
     let expected: BTreeSet<String> = all.iter().filter(|d| d.index <= position).map(|d| d.row.clone()).collect();
