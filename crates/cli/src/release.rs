@@ -184,7 +184,7 @@ fn remove(file: &Path) -> Result<()> {
 
 /// Without the extension's library: none of its hooks is there.
 fn offline<'a>(server: &'a Server, data: &'a Path) -> SingleUser<'a> {
-    SingleUser { bin_dir: &server.bin_dir, data, config_file: None, libraries: Some("") }
+    SingleUser { libraries: Some(""), ..SingleUser::of(&server.bin_dir, data) }
 }
 
 /// DROP EXTENSION would fail for objects of users that depend on the extension, and would drop the extension's table of

@@ -226,6 +226,12 @@ async fn a_server_that_has_lost_its_position_is_kept() -> Result<()> {
     cluster.converge().await?;
     let node = cluster.node(1);
     node.connect().await?.batch_execute("insert into here values (1)").await?;
+    for donor in [0, 2] {
+        let create = "create subscription s connection 'port=1' publication p with (connect = false, slot_name = s)";
+        let local = local_database(cluster.node(donor)).await?;
+        local.batch_execute(create).await?;
+        local.batch_execute("alter subscription s enable").await?;
+    }
     // All of it is safe there, so the node does not keep what it would have to be fed again.
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -249,6 +255,14 @@ async fn a_server_that_has_lost_its_position_is_kept() -> Result<()> {
     let again = wait_server(node, |_| true).await?;
     cluster.converge().await?;
     assert_eq!(count(&again).await?, 1);
+    // It would take turns with the donor's at the publisher.
+    for (region, enabled) in [true, false, true].into_iter().enumerate() {
+        let row = local_database(cluster.node(region))
+            .await?
+            .query_one("select subenabled from pg_subscription", &[])
+            .await?;
+        assert_eq!(row.get::<_, bool>(0), enabled, "region {region}");
+    }
     nobody_elses_server_is_the_nodes(&cluster, node).await?;
     cluster.stop().await
 }

@@ -114,10 +114,9 @@ struct Old {
 impl Old {
     fn single_user(&self) -> SingleUser<'_> {
         SingleUser {
-            bin_dir: &self.bin_dir,
-            data: &self.data,
             config_file: self.config_file.as_deref(),
             libraries: Some(""),
+            ..SingleUser::of(&self.bin_dir, &self.data)
         }
     }
 }
@@ -522,7 +521,7 @@ fn steps(data: &Path) -> Result<NodeConfig> {
 
 /// All of it in one transaction, which may be there already.
 fn convert(server: &Server, data: &Path, local: &[String]) -> Result<()> {
-    let offline = SingleUser { bin_dir: &server.bin_dir, data, config_file: None, libraries: Some("onetrip") };
+    let offline = SingleUser { libraries: Some("onetrip"), ..SingleUser::of(&server.bin_dir, data) };
     let there = "SELECT 'there' FROM pg_extension WHERE extname = 'onetrip'".to_string();
     if !offline.rows("opening the server", &server.database, &[there])?[0].is_empty() {
         return Ok(());

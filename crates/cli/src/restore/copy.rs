@@ -7,26 +7,30 @@ use std::process::{Command, Stdio};
 
 use anyhow::{bail, Context, Result};
 use onetrip_client::say;
-use onetrip_node::postgres::{leave_out_of_copy, SETTINGS_FILES};
+use onetrip_node::postgres::{leave_out_of_copy, Server, SETTINGS_FILES};
 
 use crate::progress::Progress;
 
-/// On return `data/postgres` is complete, verified and durable; after an error it is absent.
-pub fn postgres(from: &Path, data: &Path, bin_dir: &Path, progress: &mut Progress) -> Result<()> {
-    let unfinished = data.join("postgres.unfinished");
+/// On return the data folder of `server` is complete, verified and durable; after an error it is absent.
+pub fn postgres(from: &Path, server: &Server, progress: &mut Progress) -> Result<()> {
+    let (data, unfinished) = (&server.node_folder, server.node_folder.join("postgres.unfinished"));
     let mut copied = Copied { bytes: 0, progress };
     copied.folder(from, &unfinished)?;
     progress.show("verifying PostgreSQL's files", None, "");
-    verify(&unfinished, bin_dir)?;
+    verify(&unfinished, &server.bin_dir)?;
     for name in &SETTINGS_FILES[..2] {
         let left_out = leave_out_of_copy(&unfinished.join(name))?;
         if !left_out.is_empty() {
             say!("left out of {name}, as the old server's alone: {}", left_out.join(", "));
         }
     }
+    let disabled = server.disable_subscriptions(&unfinished)?;
+    if !disabled.is_empty() {
+        say!("disabled, since the old server may still have them: subscriptions {}", disabled.join(", "));
+    }
     let folder = fs::File::open(&unfinished).with_context(|| format!("open {}", unfinished.display()))?;
     nix::unistd::syncfs(&folder).context("write the copy to disk")?;
-    let to = data.join("postgres");
+    let to = server.data();
     fs::rename(&unfinished, &to).with_context(|| format!("rename {}", unfinished.display()))?;
     fs::File::open(data)
         .and_then(|folder| folder.sync_all())

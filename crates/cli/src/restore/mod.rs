@@ -23,7 +23,7 @@ use onetrip_client::postgres;
 use onetrip_client::say;
 use onetrip_core::{LogIndex, NodeId, RegionId};
 use onetrip_node::config::{NodeConfig, PostgresConfig, FILE_NAME};
-use onetrip_node::postgres::{become_user, prepare_folder, ROOT_BECOMES};
+use onetrip_node::postgres::{become_user, prepare_folder, Server, ROOT_BECOMES};
 use onetrip_node::restore::{Goal, Restore, RestoreError, Restored};
 use onetrip_node::tls::{self, Authority};
 
@@ -162,7 +162,7 @@ fn make(
     let restored = restore.run(&mut entries).map_err(in_words)?;
     config.node = restored.node;
     let mut progress = Progress::new();
-    copy::postgres(&backup.join(manifest::POSTGRES), data, bin_dir, &mut progress)?;
+    copy::postgres(&backup.join(manifest::POSTGRES), &Server::of(&config)?, &mut progress)?;
     if config.tls {
         let authority = Authority::new(&config.cluster)?;
         tls::write_folder(data, &authority, &authority.issue_at(config.node, &config.addresses()?)?)?;

@@ -46,7 +46,7 @@ pub(super) fn make(server: &Server, data: &Path, let_in: &LetIn) -> Result<(), P
     include_settings(data)?;
     server.write_settings(data)?;
     let name = identifier(&server.database);
-    let new = SingleUser { bin_dir: &server.bin_dir, data, config_file: None, libraries: None };
+    let new = SingleUser::of(&server.bin_dir, data);
     new.run("making the database", "template1", &[format!("CREATE DATABASE {name}")])?;
     let password = let_in.verifier.iter().map(|verifier| format!("ALTER ROLE postgres PASSWORD '{verifier}'"));
     new.run(

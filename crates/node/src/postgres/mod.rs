@@ -31,6 +31,7 @@ mod rebuild;
 mod server;
 mod settings;
 mod single_user;
+mod subscriptions;
 mod supervisor;
 #[cfg(feature = "lab")]
 mod template;

@@ -227,7 +227,7 @@ pub(crate) fn in_the_way(node_folder: &Path) -> Option<String> {
     })
 }
 
-/// Puts this node's own settings into the copy.  An error if PostgreSQL cannot read them there: they may include files
+/// Puts this node's own settings into the copy, and sees to it that nothing of the donor acts in it.  An error if PostgreSQL cannot read them there: they may include files
 /// that the copy does not have, and as long as the old folder is in its place these are not lost.
 async fn own_settings(server: &Server) -> Result<(), PostgresError> {
     let (data, unfinished, server) = (server.data(), server.unfinished(), server.clone());
@@ -240,6 +240,10 @@ async fn own_settings(server: &Server) -> Result<(), PostgresError> {
         command.args(["-C", "port", "-D"]).arg(&unfinished).stdin(Stdio::null());
         let output = command.output().map_err(|source| PostgresError::Program { program: server.program("postgres"), source })?;
         if output.status.success() {
+            let disabled = server.disable_subscriptions(&unfinished)?;
+            if !disabled.is_empty() {
+                tracing::warn!("disabled in the copy, since the donor has them too: subscriptions {}", disabled.join(", "));
+            }
             return Ok(());
         }
         let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
@@ -622,7 +626,8 @@ mod tests {
         let node_folder = tempfile::tempdir().unwrap();
         let bin_dir = node_folder.path().join("bin");
         fs::create_dir(&bin_dir).unwrap();
-        let script = "case \"$*\" in *-V*|*--version*) echo 'postgres (PostgreSQL) 15.20'; exit;; esac\n\
+        let script =
+            "case \"$*\" in *-V*|*--version*) echo 'postgres (PostgreSQL) 15.20'; exit;; *--single*) exit;; esac\n\
                       [ -f \"$4/conf.d\" ] || { echo \"FATAL: no $4/conf.d\" >&2; exit 1; }";
         write_program(&bin_dir.join("postgres"), script);
         let server = Server { bin_dir, ..example(node_folder.path()) };

@@ -254,20 +254,20 @@ impl Server {
 
     /// What a setting is according to the files.  `None`: this PostgreSQL does not know it, or the files cannot be
     /// read, which the server says itself.
-    fn in_files(&self, name: &str) -> Option<String> {
-        let output = self.command("postgres").args(["-C", name, "-D"]).arg(self.data()).output();
+    fn in_files(&self, data: &Path, name: &str) -> Option<String> {
+        let output = self.command("postgres").args(["-C", name, "-D"]).arg(data).output();
         let output = output.ok().filter(|output| output.status.success())?;
         Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
     }
 
-    /// What counts over the files, as names and values, and is to be given to the server when it is started.
-    pub(super) fn over_files(&self) -> Vec<(&'static str, String)> {
+    /// What counts over the files in `data`, as names and values, and is to be given to the server when it is started.
+    pub(super) fn over_files(&self, data: &Path) -> Vec<(&'static str, String)> {
         let mut settings = Vec::from(self.whose_it_is());
-        let libraries = self.in_files("shared_preload_libraries");
+        let libraries = self.in_files(data, "shared_preload_libraries");
         settings.extend(libraries.and_then(|all| with_ours(&all)).map(|all| ("shared_preload_libraries", all)));
         let known = AT_LEAST.iter().map(|(name, _)| *name).chain(["wal_level"]);
         let instead = known.filter_map(|name| {
-            let value = self.in_files(name)?;
+            let value = self.in_files(data, name)?;
             let instead = instead_of(name, &value)?;
             tracing::warn!(
                 "PostgreSQL's settings have {name} = {value}, with which it cannot serve: it is started with {instead}"
@@ -460,7 +460,7 @@ mod tests {
                       *) echo unrecognized >&2; exit 1;; esac";
         super::super::write_program(&bin_dir.join("postgres"), script);
         let server = Server { bin_dir, sequence_slot: 3, ..example(folder.path()) };
-        let settings = server.over_files();
+        let settings = server.over_files(&server.data());
         let (own, others): (Vec<_>, Vec<_>) = settings.into_iter().partition(|(name, _)| name.starts_with("onetrip."));
         assert!(own.contains(&("onetrip.sequence_slot", "3".into())), "{own:?}");
         assert_eq!(others, [("max_wal_senders", "10".into()), ("wal_level", "replica".into())]);

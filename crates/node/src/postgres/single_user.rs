@@ -22,9 +22,16 @@ pub struct SingleUser<'a> {
     pub config_file: Option<&'a Path>,
     /// The libraries to load, in place of those that the settings name; `None`: those.
     pub libraries: Option<&'a str>,
+    /// What counts over the files.
+    pub settings: &'a [(&'static str, String)],
 }
 
-impl SingleUser<'_> {
+impl<'a> SingleUser<'a> {
+    /// With the settings and libraries that the files in `data` name.
+    pub fn of(bin_dir: &'a Path, data: &'a Path) -> SingleUser<'a> {
+        SingleUser { bin_dir, data, config_file: None, libraries: None, settings: &[] }
+    }
+
     /// Runs the statements one by one, each in a transaction of its own unless they say BEGIN and COMMIT themselves.
     /// After an error none of the following is run, and what was not committed is rolled back.  Each is put on one
     /// line, since a line is a statement in this mode.  Returns what was printed.
@@ -51,6 +58,9 @@ impl SingleUser<'_> {
         }
         if let Some(file) = self.config_file {
             command.arg("-c").arg(format!("config_file={}", file.display()));
+        }
+        for (name, value) in self.settings {
+            command.arg("-c").arg(format!("{name}={value}"));
         }
         let mut child = command
             .arg("-D")
