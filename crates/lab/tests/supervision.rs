@@ -4,6 +4,8 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
+use onetrip_client::ports::free_ports;
+use onetrip_lab::plain::as_server_user;
 use onetrip_lab::{postmaster, Cluster, Node};
 
 async fn cluster() -> Result<Cluster> {
@@ -220,9 +222,16 @@ async fn settings_that_a_server_cannot_serve_with_do_not_count() -> Result<()> {
 async fn a_server_that_has_lost_its_position_is_kept() -> Result<()> {
     let cluster = cluster().await?;
     let writer = cluster.connect(0).await?;
-    writer.batch_execute("create table t (id int primary key)").await?;
+    writer.batch_execute("create table t (id int primary key); create table here (id int) using heap").await?;
     cluster.converge().await?;
     let node = cluster.node(1);
+    node.connect().await?.batch_execute("insert into here values (1)").await?;
+    for donor in [0, 2] {
+        let create = "create subscription s connection 'port=1' publication p with (connect = false, slot_name = s)";
+        let local = local_database(cluster.node(donor)).await?;
+        local.batch_execute(create).await?;
+        local.batch_execute("alter subscription s enable").await?;
+    }
     // All of it is safe there, so the node does not keep what it would have to be fed again.
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -246,7 +255,72 @@ async fn a_server_that_has_lost_its_position_is_kept() -> Result<()> {
     let again = wait_server(node, |_| true).await?;
     cluster.converge().await?;
     assert_eq!(count(&again).await?, 1);
+    // It would take turns with the donor's at the publisher.
+    for (region, enabled) in [true, false, true].into_iter().enumerate() {
+        let row = local_database(cluster.node(region))
+            .await?
+            .query_one("select subenabled from pg_subscription", &[])
+            .await?;
+        assert_eq!(row.get::<_, bool>(0), enabled, "region {region}");
+    }
+    nobody_elses_server_is_the_nodes(&cluster, node).await?;
     cluster.stop().await
+}
+
+/// A server on what is kept, or on another copy of the node's folder, has that node's settings, and is not its server.
+async fn nobody_elses_server_is_the_nodes(cluster: &Cluster, node: &Node) -> Result<()> {
+    let (kept, copy) = (node.folder().join("postgres.kept"), node.folder().join("copied"));
+    node.stop().await?;
+    let copied = std::process::Command::new("cp").arg("-a").args([&node.postgres_data(), &copy]).status()?;
+    anyhow::ensure!(copied.success(), "cp failed");
+    node.restart().await?;
+    cluster.converge().await?;
+    let server = node.postgres_pid();
+    let client = node.connect().await?;
+    for folder in [&copy, &kept] {
+        let port = free_ports(1)?[0].to_string();
+        let mut other = as_server_user("postgres")?.arg("-D").arg(folder).args(["-p", &port]).spawn()?;
+        let refused = format!("refused an agent of a server in {} ", folder.display());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !node.log_tail(20).contains(&refused) && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // A server that is taken for the node's ends what the sessions of the real one want to commit.
+        let goes_on = client.batch_execute("insert into t select max(id) + 1 from t").await;
+        postmaster::stop_now(folder, Duration::from_secs(20)).map_err(anyhow::Error::msg)?;
+        other.wait()?;
+        goes_on?;
+        assert!(node.log_tail(20).contains(&refused), "{}", node.log_tail(20));
+        assert_eq!(node.postgres_pid(), server);
+    }
+    cluster.converge().await?;
+    // As docs/operations.md has it.
+    let port = free_ports(1)?[0];
+    let mut kept_server = as_server_user("postgres")?
+        .arg("-D")
+        .arg(&kept)
+        .args(["-p", &port.to_string(), "-c", "shared_preload_libraries=", "-c", "max_logical_replication_workers=0"])
+        .spawn()?;
+    let (deadline, conninfo) = (Instant::now() + Duration::from_secs(60), conninfo_at(node, port));
+    let client = loop {
+        match onetrip_lab::plain::connect(&conninfo).await {
+            Err(_) if Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(50)).await,
+            connected => break connected,
+        }
+    };
+    let here = async { anyhow::Ok(client?.query_one("select count(*) from here", &[]).await?.get::<_, i64>(0)) }.await;
+    postmaster::stop_now(&kept, Duration::from_secs(20)).map_err(anyhow::Error::msg)?;
+    kept_server.wait()?;
+    assert_eq!(here?, 1);
+    Ok(())
+}
+
+fn conninfo_at(node: &Node, port: u16) -> String {
+    node.conninfo().replace(&format!("port={}", node.postgres_port()), &format!("port={port}"))
+}
+
+async fn local_database(node: &Node) -> Result<tokio_postgres::Client> {
+    onetrip_lab::plain::connect(&node.conninfo().replace("dbname=onetrip", "dbname=postgres")).await
 }
 
 /// Goal: a region whose database takes no connections applies what the others commit, also after a restart.
@@ -257,10 +331,9 @@ async fn a_database_that_takes_no_connections_goes_on() -> Result<()> {
     writer.batch_execute("create table t (id int primary key)").await?;
     cluster.converge().await?;
     let node = cluster.node(1);
-    let other = node.conninfo().replace("dbname=onetrip", "dbname=postgres");
-    let allow = |allow: bool| {
-        let (other, statement) = (other.clone(), format!("alter database onetrip allow_connections {allow}"));
-        async move { onetrip_lab::plain::connect(&other).await?.batch_execute(&statement).await.context("ALTER DATABASE") }
+    let allow = async |allow: bool| {
+        let statement = format!("alter database onetrip allow_connections {allow}");
+        local_database(node).await?.batch_execute(&statement).await.context("ALTER DATABASE")
     };
     allow(false).await?;
     let killed = node.postgres_pid().context("it runs")?;
@@ -268,7 +341,12 @@ async fn a_database_that_takes_no_connections_goes_on() -> Result<()> {
     writer.batch_execute("insert into t values (1)").await?;
     let committed = cluster.node(0).status().await?["last_committed"].as_u64();
     let deadline = Instant::now() + Duration::from_secs(60);
-    while node.postgres_pid().is_none_or(|pid| pid == killed) || node.status().await?["applied"].as_u64() < committed {
+    loop {
+        let status = node.status().await?;
+        let is_ready = node.postgres_pid().is_some_and(|pid| pid != killed) && status["postgres"]["state"] == "ready";
+        if is_ready && status["applied"].as_u64() >= committed {
+            break;
+        }
         anyhow::ensure!(Instant::now() < deadline, "it does not go on: {}", node.postgres_log_tail(5));
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -182,6 +182,7 @@ impl Node {
             me: config.node,
             region: config.region.clone(),
             folder: config.data_dir.clone(),
+            data: config.postgres.is_some().then(|| config.data_dir.join("postgres")),
             max_entry_bytes: config.max_entry_bytes,
             inbox: inbox.clone(),
             transport: transport.clone(),

@@ -151,6 +151,13 @@ pub fn all(stride: u32, local: &[String]) -> Vec<Check> {
             "SELECT quote_ident(subname) FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid \
              WHERE d.datname = current_database()",
         ),
+        server(
+            Differs,
+            "subscriptions of other databases go on in this region; the servers of others are copies, which have them disabled",
+            "nothing; if this server is lost, ALTER SUBSCRIPTION ... ENABLE in one of those",
+            "SELECT quote_ident(subname) || ' in ' || quote_ident(datname) FROM pg_subscription s \
+             JOIN pg_database d ON d.oid = s.subdbid WHERE subenabled AND datname <> current_database()",
+        ),
         check(
             Stops,
             "extensions that keep tables in ways of their own",

@@ -384,10 +384,9 @@ fn prepare(args: &AdoptArgs, old: &Old, data: &Path) -> Result<()> {
     let read = |name: &str| -> Result<String> {
         let file = Path::new(now(name)?);
         let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
-        let includes = text.lines().any(|l| !l.trim_start().starts_with('#') && l.contains('@'));
         ensure!(
-            !includes || file.parent() == Some(&old.data),
-            "{} names other files with @: put what they say into it",
+            !settings::names_other_files(&text) || file.parent() == Some(&old.data),
+            "{} names other files, with @ or include: put what they say into it",
             file.display()
         );
         Ok(text)

@@ -8,12 +8,10 @@ use onetrip_node::postgres::{instead_of, is_of_one_server, is_our_library, quote
 
 /// What the node decides for its server, and where it looks for what that says; and what a standby of the old server,
 /// or one that is recovered from its archive, had use for.  What is for one server alone is left out as well.
-const LEFT_OUT: [&str; 14] = [
+const LEFT_OUT: [&str; 12] = [
     "archive_cleanup_command",
     "config_file",
     "default_table_access_method",
-    "hba_file",
-    "ident_file",
     "logging_collector",
     "primary_conninfo",
     "primary_slot_name",
@@ -44,6 +42,15 @@ pub fn adopted(from: &str, settings: &BTreeMap<String, String>) -> (String, Vec<
     }
     let own = |(name, value): (&String, &String)| (name.clone(), value.clone());
     (text, left_out.into_iter().map(own).collect())
+}
+
+/// Whether `pg_hba.conf` or `pg_ident.conf` is not all that counts: paths in it are relative to its own folder.
+pub fn names_other_files(text: &str) -> bool {
+    let names = |line: &str| {
+        let first = line.split([' ', '\t', ',']).next().unwrap_or_default();
+        line.contains('@') || ["include", "include_if_exists", "include_dir"].contains(&first.trim_matches('"'))
+    };
+    text.lines().map(str::trim_start).any(|line| !line.starts_with('#') && names(line))
 }
 
 /// Without what Onetrip has added, and with `instead` in its place.
@@ -118,6 +125,24 @@ mod tests {
         assert_eq!(names, [&left_out[..], &["recovery_target_time", "wal_level"]].concat());
         let back = without_ours(&text, "port = 5433\n");
         assert!(back.matches("\nport = 5433\n").count() == 1 && !back.contains("onetrip.conf"), "{back}");
+    }
+
+    /// Goal: a line that rejects somebody is not lost with the file that it is in.
+    #[test]
+    fn what_names_other_files_is_known() {
+        for whole in [
+            "local all all peer\n",
+            "# include x\n #@x\n",
+            "included root postgres\n",
+            "host include all ::1/128 trust",
+        ] {
+            assert!(!names_other_files(whole), "{whole}");
+        }
+        for other in
+            ["local @users all peer", "\n  include_if_exists conf.d/blocked.conf\n", "include_dir\tx", "include \"x\""]
+        {
+            assert!(names_other_files(other), "{other}");
+        }
     }
 
     #[test]

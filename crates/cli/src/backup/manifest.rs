@@ -14,8 +14,6 @@ pub const POSTGRES: &str = "postgres";
 pub const CHECKPOINT: &str = "certifier.checkpoint";
 /// The entries between the checkpoint and `position`, as an archive.
 pub const LOG: &str = "log";
-const FORMAT: u32 = 1;
-
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     pub format: u32,
@@ -44,7 +42,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    pub const FORMAT: u32 = FORMAT;
+    pub const FORMAT: u32 = 1;
 
     pub fn load(backup: &Path) -> Result<Manifest> {
         let file = backup.join(MANIFEST);
@@ -62,8 +60,9 @@ impl Manifest {
     pub fn parse(raw: &[u8], file: &Path) -> Result<Manifest> {
         let manifest: Manifest = serde_json::from_slice(raw)
             .with_context(|| format!("{} is damaged; use another backup", file.display()))?;
-        if manifest.format != FORMAT {
-            bail!("{} has format {}; this version reads format {FORMAT}", file.display(), manifest.format);
+        if manifest.format != Manifest::FORMAT {
+            let reads = Manifest::FORMAT;
+            bail!("{} has format {}; this version reads format {reads}", file.display(), manifest.format);
         }
         Ok(manifest)
     }
@@ -117,7 +116,7 @@ pub mod fuzz {
 
     pub fn seeds() -> Vec<Vec<u8>> {
         let manifest = Manifest {
-            format: FORMAT,
+            format: Manifest::FORMAT,
             onetrip_version: "0.1.0".into(),
             cluster: "c".into(),
             node: NodeId(1),

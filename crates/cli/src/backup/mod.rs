@@ -237,7 +237,7 @@ impl Server {
 struct Retention(tokio::task::JoinHandle<()>);
 
 impl Retention {
-    /// On return the node has written a checkpoint and retains the log after it.
+    /// On return the node has a checkpoint, as a rule a new one, and retains the log after it.
     async fn take(config: &NodeConfig) -> Result<Retention> {
         let socket = config.data_dir.join("admin.sock").display().to_string();
         let ask = move |body: Value| {

@@ -26,7 +26,7 @@ pub fn postgres(from: &Path, server: &Server, progress: &mut Progress) -> Result
     }
     progress.show("recovering PostgreSQL", None, "");
     for what in server.make_own(&unfinished)? {
-        say!("ended, as the old server's alone: {what}");
+        say!("the old server's alone: {what}");
     }
     let folder = fs::File::open(&unfinished).with_context(|| format!("open {}", unfinished.display()))?;
     nix::unistd::syncfs(&folder).context("write the copy to disk")?;

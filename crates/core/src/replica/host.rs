@@ -172,7 +172,7 @@ pub trait Host {
     /// also prepare what [`Host::install_checkpoint`] will do with it.  [`super::Replica::opened`] is called with the
     /// result.  No other snapshot is given until that one has been installed or passed over.
     fn open_snapshot(&mut self, message: Message, limits: Limits) -> Result<(), Self::Error>;
-    /// Whether somebody waits for a new checkpoint.
+    /// Whether somebody waits for a checkpoint: a new one, or the last one between the parts of a transaction.
     fn wants_checkpoint(&self) -> bool {
         false
     }

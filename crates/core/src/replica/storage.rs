@@ -216,6 +216,10 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         host: &mut H,
     ) -> Result<(), H::Error> {
         self.checkpoint_waits = self.certifier.is_between_parts();
+        if self.checkpoint_waits && self.checkpoint > LogIndex::ZERO {
+            // The end may be long in coming, and without a majority it never comes.
+            host.checkpointed(self.checkpoint, self.tick);
+        }
         if self.checkpoint_waits || self.checkpoint_under_way {
             return Ok(());
         }

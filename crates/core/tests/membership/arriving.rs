@@ -118,3 +118,24 @@ fn a_leader_whose_disk_stands_still_cancels_nothing() {
     w.ticks(ONE_TIME);
     assert_eq!(arriving(&w), None);
 }
+
+/// Goal: a backup needs no majority, also while a large transaction arrives whose end nobody will ever send.
+#[test]
+fn a_backup_between_the_parts_of_a_transaction_begins_from_the_last_checkpoint() {
+    let mut w = World::new();
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    let backups = |w: &mut World| {
+        w.nodes.get_mut(&2).unwrap().host.backup_waits = true;
+        w.ticks(30);
+        w.nodes[&2].host.backed_up.clone()
+    };
+    w.commit(2);
+    let first = w.nodes[&2].replica.certifier.decided();
+    assert_eq!(backups(&mut w), [first]);
+    w.propose(3, Entry::encode_part(&txn(3, 1_000), 9, 0, b"begin"));
+    w.ticks(5);
+    assert!(w.nodes[&2].replica.certifier.is_between_parts());
+    w.crash(1);
+    w.crash(3);
+    assert_eq!(backups(&mut w), [first, first]);
+}

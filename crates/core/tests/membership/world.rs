@@ -207,6 +207,10 @@ pub struct TestHost {
     /// The round trips that it measures.
     pub round_trips: Vec<(NodeId, u32)>,
     checkpoints: Vec<(LogIndex, Conf, Bytes)>,
+    /// A backup waits for a checkpoint.
+    pub backup_waits: bool,
+    /// The checkpoints that backups have begun from.
+    pub backed_up: Vec<LogIndex>,
     pub opening: Option<Result<Opened, Error>>,
     handed_out: Vec<Committed>,
     snapshots: u32,
@@ -313,6 +317,14 @@ impl Host for TestHost {
     fn write_checkpoint(&mut self, checkpoint: Frozen) -> Result<(), End> {
         self.checkpoints.push((checkpoint.index(), checkpoint.conf().clone(), checkpoint.encode()));
         Ok(())
+    }
+    fn wants_checkpoint(&self) -> bool {
+        self.backup_waits
+    }
+    fn checkpointed(&mut self, index: LogIndex, _: u64) {
+        if std::mem::take(&mut self.backup_waits) {
+            self.backed_up.push(index);
+        }
     }
     fn open_snapshot(&mut self, message: Message, limits: Limits) -> Result<(), End> {
         assert!(self.opening.is_none(), "one at a time");

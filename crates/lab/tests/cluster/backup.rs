@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use onetrip_lab::{postmaster, Cluster};
+use onetrip_lab::{postmaster, Cluster, Node};
 
 use crate::lab::{builder, number, onetrip, psql_in, start_prepared, text, until, Lab, Output, Session, SOON};
 
@@ -109,6 +109,11 @@ async fn a_lost_cluster_comes_back_to_any_position() {
     lab.session(0).await.must("alter system set archive_mode = on").await;
     lab.session(0).await.must("alter system set archive_command = 'true'").await;
     lab.session(0).await.must("alter system set max_prepared_transactions = 5").await;
+    // Nor may it be where that server is at a publisher.
+    let local = local_database(lab.node(0)).await;
+    local.must("create subscription s connection 'port=1' publication p with (connect = false, slot_name = s)").await;
+    local.must("alter subscription s enable").await;
+    drop(local);
     lab.everywhere().await;
     let done = Arc::new(Mutex::new(Vec::new()));
     let load = Load::start(&lab, Arc::clone(&done));
@@ -306,11 +311,18 @@ fn destroy(lab: &Lab, region: usize) {
     fs::remove_dir_all(node.folder()).expect("remove the folder");
 }
 
+async fn local_database(node: &Node) -> Session {
+    Session::open(&node.conninfo().replace("dbname=onetrip", "dbname=postgres")).await.unwrap()
+}
+
 /// The restored node shows exactly the transactions up to `position`, each of them whole, and takes new ones.
 async fn is_prefix(restored: &Cluster, all: &[Done], position: i64) {
     let session = Session::open(&restored.node(0).conninfo()).await.unwrap();
     assert_eq!(text(&session, "show archive_mode").await.unwrap(), "off");
     assert_eq!(number(&session, "select count(*) from pg_prepared_xacts").await.unwrap(), 0);
+    let enabled = "select bool_or(subenabled)::text from pg_subscription";
+    let local = local_database(restored.node(0)).await;
+    assert_eq!(text(&local, enabled).await.unwrap(), "false");
     let rows = session.query("select id from kept", &[]).await.unwrap();
     let there: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
     let expected: BTreeSet<String> = all.iter().filter(|d| d.index <= position).map(|d| d.row.clone()).collect();

@@ -1,7 +1,7 @@
 //! Bad input causes a clear error and no loss.  The node stays alive; only if its own disk is damaged does it stop,
 //! before it could give a wrong answer.
 
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -12,6 +12,7 @@ use crate::lab::{builder, number, onetrip, start, text, turn, until, Lab, Sessio
 use onetrip_core::agent::{FromPostgres, Hello, Role, MAX_FRAME_BYTES, VERSION};
 use onetrip_core::entry::{Entry, Key, LockMode};
 use onetrip_core::{Base, LogIndex, NodeId, TxnId};
+use onetrip_lab::Node;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_topology_is_refused_with_its_name() {
@@ -232,10 +233,12 @@ async fn garbage_from_an_agent_client(lab: &Lab) {
         hello(Role::ApplyWorker)[..20].to_vec(),
     ];
     for node in lab.nodes() {
-        let socket = node.folder().join("agent.sock");
         for bytes in &garbage {
-            as_owner_of(&socket, bytes.clone()).await;
+            as_the_server_of(node, bytes).await;
         }
+        // It got there.
+        assert!(node.log_tail(100).contains("the first frame is not HELLO"), "{}", node.log_tail(20));
+        assert!(!node.log_tail(100).contains("refused an agent"), "{}", node.log_tail(20));
     }
     unharmed(lab, &before).await;
     let proposed = text(&lab.session(0).await.client, "select onetrip.outcome('2-4d-1')").await.unwrap();
@@ -246,26 +249,22 @@ fn bytes_of(bytes: &[u8]) -> bytes::Bytes {
     bytes::Bytes::copy_from_slice(bytes)
 }
 
-/// Sends bytes to the agent socket as the server's own user, the only one that is let in.
-async fn as_owner_of(socket: &Path, bytes: Vec<u8>) {
-    let socket: PathBuf = socket.to_path_buf();
-    tokio::task::spawn_blocking(move || {
-        // For the kernel, credentials belong to a thread, so this thread can become another user until it ends.
-        std::thread::spawn(move || {
-            let owner = std::fs::metadata(&socket).expect("the agent socket").uid();
-            if nix::unistd::geteuid().is_root() {
-                // SAFETY: no memory is touched; it changes the calling thread alone.
-                let changed = unsafe { libc::syscall(libc::SYS_setresuid, owner, owner, owner) };
-                assert_eq!(changed, 0, "become the server's user");
-            }
-            let mut stream = UnixStream::connect(&socket).expect("connect to the agent socket");
-            closes_on(&mut stream, &bytes);
-        })
-        .join()
-        .expect("a garbage client");
-    })
-    .await
-    .expect("a garbage client");
+/// Sends bytes to the agent socket as only the node's server can: as its user, and from its data folder.
+async fn as_the_server_of(node: &Node, bytes: &[u8]) {
+    let send = "socket(my $s, AF_UNIX, SOCK_STREAM, 0); connect($s, pack_sockaddr_un($ARGV[0])) or die $!; alarm 30; \
+                $SIG{PIPE} = 'IGNORE'; local $/; syswrite($s, <STDIN>); shutdown($s, 1); 1 while sysread($s, my $got, 65536)";
+    let mut input = tempfile::tempfile().expect("a file");
+    input.write_all(bytes).and_then(|()| input.rewind()).expect("write");
+    let socket = node.folder().join("agent.sock");
+    let mut command = tokio::process::Command::new("perl");
+    command.arg("-MSocket").args(["-e", send]).arg(&socket).stdin(input);
+    if nix::unistd::geteuid().is_root() {
+        // With another group than its own, the node could not look at it.
+        let owner = std::fs::metadata(&socket).expect("the agent socket");
+        command.uid(owner.uid()).gid(owner.gid());
+    }
+    let status = command.current_dir(node.postgres_data()).status().await.expect("run perl");
+    assert!(status.success(), "the node neither answers nor closes: {status}");
 }
 
 /// Another user than the server's is root, so this needs a test that runs as root.

@@ -4,7 +4,7 @@
 //! who waits for what.  The core thread writes answers straight into the socket (`send_queue`).
 //!
 //! Invariants:
-//! - Only the node's own uid gets in.
+//! - Only the node's own uid gets in, and of that only the node's own server.
 //! - Of each connection the core thread hears `Opened` first, once HELLO has come, and `Closed` last; in between it
 //!   gets only complete frames that are allowed there.  Anything else ends the connection, is logged, and harms nothing
 //!   else.
@@ -18,10 +18,12 @@ use crate::error::{Error, Result};
 use crate::http::Http;
 use crate::inbox::{Event, Inbox};
 use crate::memory::Memory;
+use crate::postgres::{folder_of, is_in};
 use crate::send_queue::{NotSent, SendQueue};
 use crate::stop::ordered;
 use crate::transport::Transport;
 use bytes::{Buf, Bytes, BytesMut};
+use nix::unistd::Pid;
 use onetrip_core::agent::{
     bytes_max, is_large, take_frame, FromPostgres, Rehearsal, Role, ToPostgres, VerdictOutcome, VERSION,
 };
@@ -90,6 +92,8 @@ pub struct AgentServer {
     pub region: RegionId,
     /// The node's data directory.
     pub folder: PathBuf,
+    /// The data folder of its server, if it has one.
+    pub data: Option<PathBuf>,
     pub max_entry_bytes: u64,
     pub inbox: Inbox,
     pub transport: Arc<Transport>,
@@ -173,7 +177,7 @@ impl AgentServer {
     /// Accepts connections for as long as the runtime exists.
     pub async fn run(self: Arc<Self>, listener: UnixListener) {
         let my_uid = nix::unistd::geteuid().as_raw();
-        let mut next = 0;
+        let (mut next, mut told) = (0, None);
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
@@ -183,8 +187,8 @@ impl AgentServer {
                     continue;
                 }
             };
-            match stream.peer_cred() {
-                Ok(cred) if cred.uid() == my_uid => {}
+            let pid = match stream.peer_cred() {
+                Ok(cred) if cred.uid() == my_uid => cred.pid().map(Pid::from_raw),
                 Ok(cred) => {
                     tracing::warn!(uid = cred.uid(), "refused an agent of another user");
                     continue;
@@ -193,6 +197,17 @@ impl AgentServer {
                     tracing::warn!("refused an agent of unknown user: {e}");
                     continue;
                 }
+            };
+            if !self.is_of_own_server(pid).await {
+                let folder = pid.and_then(folder_of);
+                // It tries again and again.
+                if told.as_ref() != Some(&folder) {
+                    let shown =
+                        folder.as_ref().map_or("an unknown folder".into(), |folder| folder.display().to_string());
+                    tracing::warn!("refused an agent of a server in {shown}");
+                    told = Some(folder);
+                }
+                continue;
             }
             if !self.limits.admit() {
                 let open = self.limits.connections_max;
@@ -209,6 +224,14 @@ impl AgentServer {
                 server.limits.leave();
             });
         }
+    }
+
+    /// Another server may say that it is this node's: a copy of its data folder, which somebody has started, has the same
+    /// settings.
+    async fn is_of_own_server(&self, pid: Option<Pid>) -> bool {
+        let (Some(data), Some(pid)) = (self.data.clone(), pid) else { return self.data.is_none() };
+        // Its disk may hang.
+        tokio::task::spawn_blocking(move || is_in(pid, &data)).await.unwrap_or(false)
     }
 
     async fn serve(&self, conn: ConnId, stream: UnixStream) {

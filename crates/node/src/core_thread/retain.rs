@@ -16,7 +16,7 @@ pub type RetainAnswer = oneshot::Sender<LogIndex>;
 pub(super) struct Retained {
     /// Entries above this index stay in the log until this tick.
     from: BTreeMap<LogIndex, u64>,
-    /// Backups that wait for a new checkpoint to start from.
+    /// Backups that wait for a checkpoint to start from.
     waiting: Vec<RetainAnswer>,
 }
 

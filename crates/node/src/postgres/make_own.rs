@@ -1,17 +1,24 @@
-//! What a copy of another server has that acts by itself, or that only that server may end, is ended in the copy before
-//! it serves.
+//! What a copy of a server has that acts by itself, or that only the original may end, is ended in the copy before it
+//! serves.
 //!
 //! That happens in PostgreSQL's single-user mode, which recovers the copy first: one that cannot be started is found
 //! out here, and does not take the place of anything.
 //!
 //! | what | why it does not stay | what becomes of it |
 //! |---|---|---|
-//! | what PostgreSQL has prepared (PREPARE TRANSACTION) | that server ends it there alone; here its locks would stay for ever | it is rolled back |
+//! | what PostgreSQL has prepared (PREPARE TRANSACTION) | it is ended there alone; here its locks would stay for ever | it is rolled back |
+//! | subscriptions of databases that are not replicated | both servers would take turns at the same slot of the publisher, and what one of them has confirmed the other never gets | they are disabled |
+//!
+//! Subscriptions of the replicated database are the extension's concern (`commit/subscription.c`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{control_data, PostgresError, Server, SingleUser};
+
+/// They are in a catalog that all databases of a server share, and run wherever they are.
+const RUNS_ELSEWHERE: &str =
+    "subenabled AND subdbid <> (SELECT oid FROM pg_database WHERE datname = current_database())";
 
 impl Server {
     /// `data`: the copy, with the settings that it is going to be started with.  Returns what was ended, in words.  On
@@ -30,8 +37,15 @@ impl Server {
         let of_each = |column| {
             format!("SELECT {column}::text FROM pg_prepared_xacts WHERE transaction <> '0' ORDER BY transaction::text")
         };
-        let mut rows = copy.rows("recovering the copy", &self.database, &["gid", "database"].map(of_each))?;
-        let (databases, names) = (rows.pop().unwrap_or_default(), rows.pop().unwrap_or_default());
+        let subscriptions = format!(
+            "SELECT quote_ident(subname) || ' in ' || quote_ident(datname) FROM pg_subscription \
+             JOIN pg_database d ON d.oid = subdbid WHERE {RUNS_ELSEWHERE} ORDER BY 1"
+        );
+        let queries = [of_each("database"), of_each("gid"), subscriptions];
+        let mut rows = copy.rows("recovering the copy", &self.database, &queries)?.into_iter();
+        let mut next = || rows.next().unwrap_or_default();
+        let (databases, names, subscriptions) = (next(), next(), next());
+
         let mut prepared: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (database, name) in databases.into_iter().zip(names) {
             prepared.entry(database).or_default().push(name);
@@ -40,7 +54,13 @@ impl Server {
         for (database, names) in prepared {
             let statements: Vec<String> = names.iter().map(|name| rollback(name)).collect();
             copy.run("rolling back what the other server has prepared", &database, &statements)?;
-            ended.extend(names.into_iter().map(|name| format!("prepared transaction {name:?} of database {database}")));
+            let said = |name| format!("prepared transaction {name:?} of database {database} is rolled back");
+            ended.extend(names.iter().map(said));
+        }
+        if !subscriptions.is_empty() {
+            let disable = format!("UPDATE pg_subscription SET subenabled = false WHERE {RUNS_ELSEWHERE}");
+            copy.run("disabling subscriptions", &self.database, &[disable])?;
+            ended.extend(subscriptions.iter().map(|name| format!("subscription {name} is disabled")));
         }
         Ok(ended)
     }

@@ -48,6 +48,7 @@ pub use onetrip_core::replica::RebuildFrom;
 pub use os_user::{become_user, prepare_folder, ROOT_BECOMES};
 pub use password::scram_verifier;
 pub use process::{end_bootstrap_below, processes_of};
+pub(crate) use process::{folder_of, is_in};
 pub(crate) use rebuild::{has_server, in_the_way};
 pub use rebuild::{sync_folder, CopyState, Rebuild, HEALED_FILE};
 pub use server::{instead_of, is_our_library, quoted, Server};

@@ -266,7 +266,7 @@ async fn make_own(server: &Server) -> Result<(), PostgresError> {
     let (unfinished, server) = (server.unfinished(), server.clone());
     beside("recovering a copy", move || {
         let ended = server.make_own(&unfinished)?;
-        ended.iter().for_each(|what| tracing::warn!("what is the donor's alone is ended in the copy: {what}"));
+        ended.iter().for_each(|what| tracing::warn!("the donor's alone, in the copy: {what}"));
         Ok(())
     })
     .await

@@ -10,15 +10,18 @@ use crate::disk::write_whole;
 /// They stay a node's own, whichever member its rows are copied from.
 pub const SETTINGS_FILES: [&str; 4] = ["postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"];
 
-/// Two servers with these would get into each other's way.  A copy has the WAL's names of the server that was copied,
-/// with other contents: both would archive to the same files.
-const OF_ONE_SERVER: [&str; 9] = [
+/// Two servers with these would get into each other's way, or be at each other's files.  A copy has the WAL's names of
+/// the server that was copied, with other contents: both would archive to the same files.
+const OF_ONE_SERVER: [&str; 12] = [
     "archive_command",
     "archive_library",
     "archive_mode",
     "data_directory",
     "external_pid_file",
+    "hba_file",
+    "ident_file",
     "listen_addresses",
+    "log_directory",
     "port",
     "synchronous_standby_names",
     "unix_socket_directories",
@@ -61,12 +64,16 @@ mod tests {
         let file = folder.path().join("postgresql.conf");
         assert!(leave_out_of_copy(&file).unwrap().is_empty(), "there is none");
         let kept: &[u8] = b"include = 'onetrip.conf'\nport_x = 1\n# archive_mode = on\ncluster_name = '\xff'\n";
-        fs::write(&file, [kept, b"  Archive_Mode on\nPORT=1\narchive_command = 'cp %p /wal/%f'"].concat()).unwrap();
-        assert_eq!(leave_out_of_copy(&file).unwrap(), ["archive_mode", "port", "archive_command"]);
+        fs::write(
+            &file,
+            [kept, b"  Archive_Mode on\nPORT=1\nhba_file = '/etc/x'\narchive_command = 'cp %p /wal/%f'"].concat(),
+        )
+        .unwrap();
+        assert_eq!(leave_out_of_copy(&file).unwrap(), ["archive_mode", "port", "hba_file", "archive_command"]);
         let left = fs::read(&file).unwrap();
         assert!(left.starts_with(kept));
         let others = String::from_utf8(left[kept.len()..].to_vec()).unwrap();
-        assert!(others.lines().count() == 3 && others.lines().all(|line| line.starts_with("# ")), "{others}");
+        assert!(others.lines().count() == 4 && others.lines().all(|line| line.starts_with("# ")), "{others}");
         assert!(leave_out_of_copy(&file).unwrap().is_empty(), "it is done");
         assert_eq!(fs::read(&file).unwrap(), left);
     }
