@@ -152,7 +152,7 @@ impl Checkpoint {
     }
 
     pub fn encode(&self) -> Bytes {
-        encode(self.term, &self.conf, &self.members, &self.certifier, &self.committed_indexes)
+        freeze(self.term, &self.conf, &self.members, &self.certifier, &self.committed_indexes).encode()
     }
 
     /// Decodes bytes from disk or from a peer.  `limits` are those of the cluster.
@@ -263,16 +263,6 @@ impl Frozen {
         out.put_u32_le(crc);
         out.freeze()
     }
-}
-
-pub fn encode(
-    term: Term,
-    conf: &Conf,
-    members: &Members,
-    certifier: &Certifier,
-    committed_indexes: &CommittedIndexes,
-) -> Bytes {
-    freeze(term, conf, members, certifier, committed_indexes).encode()
 }
 
 /// The same checkpoint, marked as one that came from another node.

@@ -348,7 +348,7 @@ fn serializable(txn: TxnId, keys: &[Key], taken: usize) -> Bytes {
 
 fn save(certifier: &Certifier, committed_indexes: &CommittedIndexes) -> Bytes {
     let members = Members::bootstrap(vec![], "r".into(), 1);
-    checkpoint::encode(Term(1), &Conf::default(), &members, certifier, committed_indexes)
+    checkpoint::freeze(Term(1), &Conf::default(), &members, certifier, committed_indexes).encode()
 }
 
 fn load(raw: Bytes, limits: Limits) -> Result<(Certifier, CommittedIndexes), Error> {

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use onetrip_core::certifier::Limits;
 use onetrip_core::consensus::{Config, Consensus, EntryType, Input, Message, Notice, Opened, Output, Role};
-use onetrip_core::{Checkpoint, Entry, Error, LogIndex, Member, MemberRole, Members, NodeId, Term, TxnId};
+use onetrip_core::{
+    Base, Checkpoint, Entry, Error, Key, LockMode, LogIndex, Member, MemberRole, Members, NodeId, Term, TxnId,
+};
 use raft::eraftpb::{ConfState, MessageType};
 use raft::storage::MemStorage;
 use raft::Storage;
@@ -490,12 +492,22 @@ fn a_leader_puts_a_transaction_into_the_log_once() {
     let mut world = World::new();
     world.until("node 1 leads", |w| w.leads(0));
     is_logged_once(&mut world, Entry::encode_cancel(&txn));
-    // The one does not stand for the other.
+    // The one does not stand for the other, and nothing that no node can read stands for what they can.
+    world.until("node 1 leads", |w| w.leads(0));
+    world.give(0, Input::Propose(unreadable(&txn)));
     let entry = Entry::encode(&txn, &[], b"rows");
     is_logged_once(&mut world, entry.clone());
     let entry = Entry::decode(entry).unwrap();
     is_logged_once(&mut world, entry.encode_skip(LogIndex(7)));
     is_logged_once(&mut world, entry.encode_skip(LogIndex(8)));
+}
+
+/// It says that it has a key, and there is none.
+fn unreadable(txn: &TxnId) -> Bytes {
+    let key = Key { hash: 1, mode: LockMode::Update, base: Base(0) };
+    let raw = Entry::encode(txn, &[key], b"");
+    assert!(Entry::decode(raw.slice(..raw.len() - 1)).is_err());
+    raw.slice(..raw.len() - 1)
 }
 
 fn is_logged_once(world: &mut World, raw: Bytes) {

@@ -48,7 +48,7 @@ impl Log {
     fn through_a_checkpoint(&mut self) {
         let members = Members::bootstrap(vec![], "r".into(), 1);
         let conf = Conf { voters: vec![NodeId(1)], ..Conf::default() };
-        let raw = checkpoint::encode(Term(1), &conf, &members, &self.certifier, &CommittedIndexes::default());
+        let raw = checkpoint::freeze(Term(1), &conf, &members, &self.certifier, &CommittedIndexes::default()).encode();
         let back = Checkpoint::decode(raw.clone(), self.certifier.limits()).unwrap();
         assert_eq!(back.encode(), raw);
         self.certifier = back.certifier;

@@ -11,7 +11,7 @@ use onetrip_node::postgres::{leave_out_of_copy, Server, SETTINGS_FILES};
 
 use crate::progress::Progress;
 
-/// On return the data folder of `server` is complete, verified and durable; after an error it is absent.
+/// On return the server's data folder is complete, verified, its own and durable; after an error it is absent.
 pub fn postgres(from: &Path, server: &Server, progress: &mut Progress) -> Result<()> {
     let (data, unfinished) = (&server.node_folder, server.node_folder.join("postgres.unfinished"));
     let mut copied = Copied { bytes: 0, progress };
@@ -24,9 +24,9 @@ pub fn postgres(from: &Path, server: &Server, progress: &mut Progress) -> Result
             say!("left out of {name}, as the old server's alone: {}", left_out.join(", "));
         }
     }
-    let disabled = server.disable_subscriptions(&unfinished)?;
-    if !disabled.is_empty() {
-        say!("disabled, since the old server may still have them: subscriptions {}", disabled.join(", "));
+    progress.show("recovering PostgreSQL", None, "");
+    for what in server.make_own(&unfinished)? {
+        say!("the old server's alone: {what}");
     }
     let folder = fs::File::open(&unfinished).with_context(|| format!("open {}", unfinished.display()))?;
     nix::unistd::syncfs(&folder).context("write the copy to disk")?;

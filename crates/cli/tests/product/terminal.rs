@@ -23,12 +23,13 @@ impl Started {
     }
 }
 
-/// Starts a node without a PostgreSQL on a terminal of its own, and closes that once it runs.
+/// Starts a witness on a terminal of its own, and closes that once it runs.
 fn closed(folder: &Path, before: &str) -> Result<Started> {
     let ports = onetrip_client::ports::free_ports(2)?;
     let toml = format!(
         "cluster = \"test\"\nnode = 1\nregion = \"a\"\nlisten = \"127.0.0.1:{0}\"\nhttp = \"127.0.0.1:{1}\"\ntls = false\n\
-         [[member]]\nid = 1\nregion = \"a\"\naddress = \"127.0.0.1:{0}\"\n",
+         [[member]]\nid = 1\nregion = \"a\"\naddress = \"127.0.0.1:{0}\"\nrole = \"witness\"\n\
+         [[member]]\nid = 2\nregion = \"b\"\naddress = \"127.0.0.1:1\"\n",
         ports[0], ports[1]
     );
     std::fs::write(folder.join("node.toml"), toml)?;

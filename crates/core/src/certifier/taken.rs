@@ -41,14 +41,7 @@ impl Taken {
 
     /// The entry at `index`, the last so far, takes these keys.
     pub fn take(&mut self, index: LogIndex, keys: impl ExactSizeIterator<Item = (u64, u8)>) {
-        if keys.len() < MANY {
-            return keys.for_each(|key| self.take_one(index, key));
-        }
-        let mut keys = keys;
-        while keys.len() > 0 {
-            let chunk = self.in_order(keys.by_ref().take(CHUNK).collect(), |(hash, _)| *hash);
-            chunk.into_iter().for_each(|key| self.take_one(index, key));
-        }
+        self.for_each(keys, |taken, key| taken.take_one(index, key));
     }
 
     /// The entry at `index`, the last so far, takes these keys, which stay apart.
@@ -80,14 +73,7 @@ impl Taken {
 
     /// The entry at `index`, which took these keys, leaves the window.
     pub fn forget(&mut self, index: LogIndex, keys: impl ExactSizeIterator<Item = (u64, u8)>) {
-        if keys.len() < MANY {
-            return keys.for_each(|key| self.forget_one(index, key));
-        }
-        let mut keys = keys;
-        while keys.len() > 0 {
-            let chunk = self.in_order(keys.by_ref().take(CHUNK).collect(), |(hash, _)| *hash);
-            chunk.into_iter().for_each(|key| self.forget_one(index, key));
-        }
+        self.for_each(keys, |taken, key| taken.forget_one(index, key));
     }
 
     /// The first of these numbered keys, `count` in all, about which there is an objection; and what that is.
@@ -110,6 +96,16 @@ impl Taken {
             if let Some((_, first)) = objections.min_by_key(|(number, _)| *number) {
                 return Some(first);
             }
+        }
+    }
+
+    fn for_each(&mut self, mut keys: impl ExactSizeIterator<Item = (u64, u8)>, work: impl Fn(&mut Taken, (u64, u8))) {
+        if keys.len() < MANY {
+            return keys.for_each(|key| work(self, key));
+        }
+        while keys.len() > 0 {
+            let chunk = self.in_order(keys.by_ref().take(CHUNK).collect(), |(hash, _)| *hash);
+            chunk.into_iter().for_each(|key| work(self, key));
         }
     }
 

@@ -82,7 +82,7 @@ fn once(entry: &RaftEntry) -> Option<Once> {
     let what = match kind {
         EntryKind::Cancel => read().map(|_| What::Cancels)?,
         EntryKind::Skip => What::LeavesOut(read()?.leaves_out()?),
-        _ if kind.is_of_backend() => What::Transaction,
+        _ if kind.is_of_backend() => read().map(|_| What::Transaction)?,
         _ => return None,
     };
     Some((txn, what))

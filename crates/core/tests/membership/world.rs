@@ -805,5 +805,6 @@ impl World {
 /// Without the committed indexes, which differ from node to node.
 fn strip_history(node: &Node) -> Bytes {
     let c = &node.replica.consensus;
-    checkpoint::encode(c.applied().1, c.conf(), c.members(), &node.replica.certifier, &CommittedIndexes::default())
+    checkpoint::freeze(c.applied().1, c.conf(), c.members(), &node.replica.certifier, &CommittedIndexes::default())
+        .encode()
 }

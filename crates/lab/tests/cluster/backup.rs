@@ -15,7 +15,7 @@ use std::time::SystemTime;
 
 use onetrip_lab::{postmaster, Cluster, Node};
 
-use crate::lab::{builder, number, onetrip, start_prepared, text, until, Lab, Output, Session, SOON};
+use crate::lab::{builder, number, onetrip, psql_in, start_prepared, text, until, Lab, Output, Session, SOON};
 
 const CLIENTS: usize = 2;
 
@@ -110,6 +110,7 @@ async fn a_lost_cluster_comes_back_to_any_position() {
     lab.session(0).await.must("alter system set archive_command = 'true'").await;
     assert_eq!(text(&lab.session(0).await, "show data_checksums").await.unwrap(), "on");
     tablespaces_are_named(&lab, &place).await;
+    lab.session(0).await.must("alter system set max_prepared_transactions = 5").await;
     // Nor may it be where that server is at a publisher.
     let local = local_database(lab.node(0)).await;
     local.must("create subscription s connection 'port=1' publication p with (connect = false, slot_name = s)").await;
@@ -134,6 +135,8 @@ async fn a_lost_cluster_comes_back_to_any_position() {
     lab.node(0).stop().await.unwrap();
     lab.node(0).restart().await.unwrap();
     lab.wait_ready().await.unwrap();
+    // Whoever prepared it ends it on this server, and on no copy of it.
+    psql_in(&lab, 0, "postgres", "begin; create table own (); prepare transaction 'kept'").await;
     let load = Load::start(&lab, Arc::clone(&done));
     load.more(100).await;
     load.end().await;
@@ -332,6 +335,7 @@ async fn local_database(node: &Node) -> Session {
 async fn is_prefix(restored: &Cluster, all: &[Done], position: i64) {
     let session = Session::open(&restored.node(0).conninfo()).await.unwrap();
     assert_eq!(text(&session, "show archive_mode").await.unwrap(), "off");
+    assert_eq!(number(&session, "select count(*) from pg_prepared_xacts").await.unwrap(), 0);
     let enabled = "select bool_or(subenabled)::text from pg_subscription";
     let local = local_database(restored.node(0)).await;
     assert_eq!(text(&local, enabled).await.unwrap(), "false");

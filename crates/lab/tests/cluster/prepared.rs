@@ -196,7 +196,7 @@ async fn two_end_it_at_once(lab: &Lab) {
     }
 }
 
-/// PostgreSQL keeps the locks of what it prepares, and DDL of other regions waits for them.  What has only read, or
+/// PostgreSQL keeps the locks of what it prepares, on that server alone, and DDL of other regions waits for them.  What has only read, or
 /// drawn from a sequence, is prepared in the cluster instead; anything else is named once an entry waits for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_postgresql_has_prepared_is_named_when_ddl_waits_for_it() {
@@ -235,4 +235,25 @@ async fn what_postgresql_has_prepared_is_named_when_ddl_waits_for_it() {
     b.must("drop table orders; drop view seen").await;
     lab.everywhere().await;
     lab.shows(said, "f").await;
+
+    // It is its server's own, and stays there when another region copies that server.
+    b.must("create table own (id serial primary key, v int) using heap").await;
+    lab.everywhere().await;
+    a.must("begin; insert into own (v) values (1); prepare transaction 'it''s kept'").await;
+    for stopped in [1, 2] {
+        lab.node(stopped).stop().await.expect("stop");
+    }
+    std::fs::remove_dir_all(lab.node(1).postgres_data()).expect("lose the data folder");
+    lab.node(1).start().unwrap_or_else(|e| panic!("{e:#}"));
+    lab.wait_joined(1).await.unwrap_or_else(|e| panic!("{e:#}"));
+    let b = lab.session(1).await;
+    assert_eq!(number(&b, "select count(*) from pg_prepared_xacts").await.unwrap(), 0);
+    assert!(lab.node(1).log_tail(1000).contains("prepared transaction \"it's kept\" of database"));
+    a.must("commit prepared 'it''s kept'").await;
+    assert_eq!(number(&a, "select count(*) from own").await.unwrap(), 1);
+    b.must("insert into own (v) values (2)").await;
+    assert_eq!(number(&b, "select count(*) from own").await.unwrap(), 1);
+    lab.node(2).restart().await.unwrap_or_else(|e| panic!("{e:#}"));
+    b.must("drop table own").await;
+    lab.everywhere().await;
 }

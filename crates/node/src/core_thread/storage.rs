@@ -4,7 +4,7 @@ use crate::config::NodeConfig;
 use crate::disk::{segment_numbers, sync_dir, write_whole, CheckpointFile, RaftLog};
 use crate::error::{Error, Result};
 use onetrip_core::replica::Replica;
-use onetrip_core::{Checkpoint, NodeId};
+use onetrip_core::{Checkpoint, Members, NodeId};
 use std::path::Path;
 
 /// In the log's folder: the node whose entries and votes these are, so that no other node takes them for its own.
@@ -31,6 +31,9 @@ pub(super) fn open(config: &NodeConfig) -> Result<(CheckpointFile, Checkpoint, R
         }
         None => Checkpoint::bootstrap(config.bootstrap_members(), config.limits()),
     };
+    if let Some(why) = contradiction(config, &found.members) {
+        return Err(Error::Config { file: config.data_dir.join(crate::config::FILE_NAME), why });
+    }
     let folder = config.data_dir.join("log");
     // The folder of a disk that is not mounted looks like that of a new node.
     let of_before = [CLAIMED_FILE, STARTS_FILE, PROMISED_FILE].map(|name| config.data_dir.join(name));
@@ -54,6 +57,40 @@ pub(super) fn open(config: &NodeConfig) -> Result<(CheckpointFile, Checkpoint, R
     match Replica::<RaftLog, crate::agent::AgentQueue>::put_in_order(&found, &mut log)? {
         Some(why) => Err(Error::Corrupted { file: folder, why }),
         None => Ok((file, found, log)),
+    }
+}
+
+/// Why this node would not be what all others take it for, from the table of members.
+fn contradiction(config: &NodeConfig, members: &Members) -> Option<String> {
+    let me = members.get(config.node)?;
+    if me.region != config.region {
+        return Some(format!("`region` is {}, but in the cluster node {} is in {}", config.region, me.id, me.region));
+    }
+    match (me.role.has_postgres(), &config.postgres) {
+        // Tests of nodes alone have none.
+        (true, None) => (!config.lab).then(|| {
+            format!(
+                "there is no `[postgres]`, but in the cluster node {} is a {}, which has one: put it back; if its server \
+                 is lost, another member's is copied, and for a witness in its place there is `onetrip token --role \
+                 witness --replaces {}`",
+                me.id,
+                me.role.name(),
+                me.id
+            )
+        }),
+        (false, Some(_)) => Some(format!("there is a `[postgres]`, but in the cluster node {} is a witness", me.id)),
+        (true, Some(_)) => {
+            let own = (config.sequence_slot, config.sequence_stride);
+            let (slot, stride) = (me.slot.unwrap_or(own.0), members.stride);
+            (own != (slot, stride)).then(|| {
+                format!(
+                    "`sequence_slot` is {} and `sequence_stride` {}, but in the cluster node {} has {slot} of {stride}: two \
+                     regions would give the same values",
+                    own.0, own.1, me.id
+                )
+            })
+        }
+        (false, None) => None,
     }
 }
 
@@ -88,6 +125,39 @@ mod tests {
         assert_eq!(of("a", 1), Ok(true));
         for (cluster, node) in [("a", 2), ("b", 1)] {
             assert!(of(cluster, node).unwrap_err().contains("the log of node 1 of cluster a, and not of"));
+        }
+    }
+
+    /// Goal: a node.toml with which this node would not be what all others take it for is refused before anything is
+    /// made.
+    #[test]
+    fn what_node_toml_says_otherwise_than_the_table_of_members_is_refused() {
+        let opened = |role: &str, more: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let members = format!(
+                "[[member]]\nid = 1\nregion = 'a'\naddress = '127.0.0.1:1'\n[[member]]\nid = 2\nregion = 'b'\n\
+                 address = '127.0.0.1:2'\nrole = '{role}'\n"
+            );
+            let text = "cluster = 'c'\nnode = 2\nregion = 'b'\nlisten = '127.0.0.1:2'\nhttp = '127.0.0.1:3'\n";
+            let mut config = NodeConfig::parse(&format!("{text}{more}{members}")).unwrap();
+            config.data_dir = folder.path().to_owned();
+            let opened = open(&config).map(|_| ()).map_err(|e| e.to_string());
+            assert_eq!(folder.path().join("log").exists(), opened.is_ok());
+            opened
+        };
+        let postgres = "[postgres]\nport = 5433\nbin_dir = '/bin'\n";
+        let with = |settings: &str| format!("{settings}\n{postgres}");
+        opened("witness", "").unwrap();
+        opened("voter", &with("sequence_slot = 1")).unwrap();
+        opened("voter", &with("sequence_slot = 0\nsequence_stride = 1")).unwrap();
+        opened("voter", "lab = true\n").unwrap();
+        for (role, settings, why) in [
+            ("voter", String::new(), "there is no `[postgres]`, but in the cluster node 2 is a voter"),
+            ("witness", with("lab = true"), "there is a `[postgres]`, but in the cluster node 2 is a witness"),
+            ("voter", with(""), "`sequence_slot` is 0 and `sequence_stride` 8, but in the cluster node 2 has 1 of 8"),
+        ] {
+            let error = opened(role, &settings).unwrap_err();
+            assert!(error.contains("node.toml") && error.contains(why), "{error}");
         }
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn checkpoint_seeds() -> Vec<Vec<u8>> {
     let conf = Conf { voters: vec![NodeId(1)], ..Default::default() };
     [certifier, Certifier::new(Limits::default())]
         .map(|certifier| {
-            checkpoint::encode(Term(3), &conf, &members, &certifier, &CommittedIndexes::default()).to_vec()
+            checkpoint::freeze(Term(3), &conf, &members, &certifier, &CommittedIndexes::default()).encode().to_vec()
         })
         .to_vec()
 }

@@ -24,6 +24,7 @@ mod counts;
 mod donor;
 mod facts;
 pub mod hba;
+mod make_own;
 mod os_user;
 mod password;
 mod process;
@@ -31,7 +32,6 @@ mod rebuild;
 mod server;
 mod settings;
 mod single_user;
-mod subscriptions;
 mod supervisor;
 #[cfg(feature = "lab")]
 mod template;
@@ -74,6 +74,9 @@ pub enum PostgresError {
     /// A copy that had begun, for which the other member's server wrote a checkpoint at least.
     #[error("{0}")]
     Copy(String),
+    /// A whole copy on which PostgreSQL cannot be started.
+    #[error("{0}")]
+    OfNoUse(String),
     #[error(
         "{folder} has no room for a copy of another member's PostgreSQL: at least {} MiB and {} MiB for the log have to be free on \
          that disk; make room there, and the copy is made",

@@ -1,8 +1,9 @@
 //! Makes a node's data folder anew: copies the PostgreSQL of another member, which goes on running.
 //!
 //! Invariants:
-//! - The old folder stays in its place until the copy is whole, and only then the copy replaces it.  What belongs to
-//!   the operator of this node (settings, who may connect) stays as it was here.
+//! - The old folder stays in its place until the copy is whole and PostgreSQL has been started on it (`make_own.rs`),
+//!   and only then the copy replaces it.  What belongs to the operator of this node (settings, who may connect) stays as
+//!   it was here.
 //! - A crash between any two steps loses neither the copy nor a folder that is to be kept: the next start finishes what
 //!   was begun ([`finish`]).  Folders are renamed first and removed last, which may take minutes.
 //!
@@ -26,6 +27,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::signal::{kill, Signal};
 use onetrip_core::{LogIndex, NodeId, RegionId};
 use serde::Serialize;
 use tokio::sync::watch;
@@ -33,8 +35,8 @@ use tokio::sync::watch;
 use super::base_backup::BESIDE_LOG;
 use super::donor::{Donors, Door, DOOR_PORT};
 use super::{
-    file_error, is_there, leave_out_of_copy, may_be_there, remove_folder, BaseBackup, CopyProgress, PostgresError,
-    RebuildFrom, Server, SETTINGS_FILES,
+    file_error, is_there, leave_out_of_copy, may_be_there, processes_of, remove_folder, BaseBackup, CopyProgress,
+    PostgresError, RebuildFrom, Server, SETTINGS_FILES,
 };
 
 /// What `pg_basebackup` says if it has not reached the donor's server.
@@ -83,7 +85,7 @@ pub(super) async fn copy(
     }
     let candidates = donors.choose(order.map(|order| order.at_least)).await.map_err(PostgresError::Refused)?;
     let mut withdrawn = pin!(withdrawn);
-    let (mut last_error, mut has_begun) = (None, false);
+    let (mut last_error, mut has_begun, mut of_no_use) = (None, false, false);
     for donor in candidates {
         tracing::info!(donor = %donor.node, donor_region = %donor.region, "copying PostgreSQL's folder");
         let mut state = CopyState {
@@ -127,6 +129,12 @@ pub(super) async fn copy(
                         return Ok(None);
                     }
                 }
+                if let Err(e) = make_own(server).await {
+                    remove_unfinished(server).await?;
+                    tracing::error!(donor = %donor.node, "the copy of PostgreSQL's folder cannot be started: {e}");
+                    (last_error, of_no_use) = (Some((donor, e)), true);
+                    continue;
+                }
                 let keep_old = order.is_some_and(|order| order.keep_old);
                 let places = Places::of(server);
                 beside("putting the copy in its place", move || {
@@ -156,10 +164,10 @@ pub(super) async fn copy(
     Err(match last_error {
         Some((donor, e)) => {
             let why = format!("cannot copy the PostgreSQL of node {} in {}: {e}", donor.node, donor.region);
-            if has_begun {
-                PostgresError::Copy(why)
-            } else {
-                PostgresError::Refused(why)
+            match (of_no_use, has_begun) {
+                (true, _) => PostgresError::OfNoUse(why),
+                (false, true) => PostgresError::Copy(why),
+                (false, false) => PostgresError::Refused(why),
             }
         }
         None => PostgresError::Refused("no member's PostgreSQL can be copied".into()),
@@ -227,7 +235,7 @@ pub(crate) fn in_the_way(node_folder: &Path) -> Option<String> {
     })
 }
 
-/// Puts this node's own settings into the copy, and sees to it that nothing of the donor acts in it.  An error if PostgreSQL cannot read them there: they may include files
+/// Puts this node's own settings into the copy.  An error if PostgreSQL cannot read them there: they may include files
 /// that the copy does not have, and as long as the old folder is in its place these are not lost.
 async fn own_settings(server: &Server) -> Result<(), PostgresError> {
     let (data, unfinished, server) = (server.data(), server.unfinished(), server.clone());
@@ -240,10 +248,6 @@ async fn own_settings(server: &Server) -> Result<(), PostgresError> {
         command.args(["-C", "port", "-D"]).arg(&unfinished).stdin(Stdio::null());
         let output = command.output().map_err(|source| PostgresError::Program { program: server.program("postgres"), source })?;
         if output.status.success() {
-            let disabled = server.disable_subscriptions(&unfinished)?;
-            if !disabled.is_empty() {
-                tracing::warn!("disabled in the copy, since the donor has them too: subscriptions {}", disabled.join(", "));
-            }
             return Ok(());
         }
         let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
@@ -257,10 +261,23 @@ async fn own_settings(server: &Server) -> Result<(), PostgresError> {
     .await
 }
 
+/// See `make_own.rs`.
+async fn make_own(server: &Server) -> Result<(), PostgresError> {
+    let (unfinished, server) = (server.unfinished(), server.clone());
+    beside("recovering a copy", move || {
+        let ended = server.make_own(&unfinished)?;
+        ended.iter().for_each(|what| tracing::warn!("the donor's alone, in the copy: {what}"));
+        Ok(())
+    })
+    .await
+}
+
 /// Removes what there is of a copy that has failed.
 async fn remove_unfinished(server: &Server) -> Result<(), PostgresError> {
     let unfinished = server.unfinished();
     beside("removing a copy", move || {
+        // What an earlier life of the node has left recovering it.
+        processes_of(&unfinished).into_iter().for_each(|pid| _ = kill(pid, Signal::SIGKILL));
         for _ in 1..TRIES_TO_REMOVE {
             match remove_folder(&unfinished) {
                 Ok(()) => return Ok(()),
@@ -626,8 +643,7 @@ mod tests {
         let node_folder = tempfile::tempdir().unwrap();
         let bin_dir = node_folder.path().join("bin");
         fs::create_dir(&bin_dir).unwrap();
-        let script =
-            "case \"$*\" in *-V*|*--version*) echo 'postgres (PostgreSQL) 15.20'; exit;; *--single*) exit;; esac\n\
+        let script = "case \"$*\" in *-V*|*--version*) echo 'postgres (PostgreSQL) 15.20'; exit;; esac\n\
                       [ -f \"$4/conf.d\" ] || { echo \"FATAL: no $4/conf.d\" >&2; exit 1; }";
         write_program(&bin_dir.join("postgres"), script);
         let server = Server { bin_dir, ..example(node_folder.path()) };

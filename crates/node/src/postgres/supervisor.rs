@@ -42,6 +42,10 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 const COPY_BACKOFF_MAX: Duration = Duration::from_secs(120);
 /// A copy that fails is logged only when the wait before the next try is longer than this.
 const FIRST_TRIES: Duration = Duration::from_secs(1);
+/// So many copies that are of no use are made while an old folder waits that could serve; then it does, and the next is
+/// made after this long.
+const COPIES_OF_NO_USE: u32 = 3;
+const COPY_AGAIN_AFTER: Duration = Duration::from_secs(3600);
 /// After a server has run this long, the backoff starts anew.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 const POLL_STARTING: Duration = Duration::from_millis(20);
@@ -99,6 +103,8 @@ struct Keeper {
     server: Server,
     state: Arc<Mutex<PostgresState>>,
     rebuild: Option<Rebuild>,
+    /// Why the last order is not carried out for the time being: copies are of no use, and the old folder serves again.
+    given_up: Mutex<Option<String>>,
     /// Keeps a second node from running on the same folder; the kernel releases the lock when the node dies.
     _lock: Flock<std::fs::File>,
 }
@@ -136,7 +142,8 @@ impl Supervisor {
             rebuild::note_place(&server.node_folder)?;
         }
         let ordered = rebuild.as_ref().is_some_and(|r| r.orders.borrow().is_some());
-        let keeper = Keeper { server: server.clone(), state: Arc::clone(&state), rebuild, _lock: lock };
+        let given_up = Mutex::default();
+        let keeper = Keeper { server: server.clone(), state: Arc::clone(&state), rebuild, given_up, _lock: lock };
         let running = match there && !ordered {
             true => keeper.first_start().await?,
             false => keeper.adopt(),
@@ -203,8 +210,8 @@ impl Supervisor {
     }
 }
 
-fn lock(state: &Mutex<PostgresState>) -> MutexGuard<'_, PostgresState> {
-    // The state is whole after each statement that changes it, so a panic elsewhere leaves it readable.
+fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
+    // It is whole after each statement that changes it, so a panic elsewhere leaves it readable.
     state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -250,8 +257,12 @@ impl Keeper {
     async fn work(&self, running: &mut Option<Running>) -> Infallible {
         let mut orders = self.rebuild.as_ref().map(|r| r.orders.clone());
         let mut ordered = orders.as_mut().is_some_and(|o| o.borrow_and_update().is_some());
-        let mut backoff = BACKOFF_MIN;
+        let (mut backoff, mut copy_again_at) = (BACKOFF_MIN, None);
         loop {
+            if ordered || !self.is_ordered() {
+                copy_again_at = None;
+                *lock(&self.given_up) = None;
+            }
             if let (Some(rebuild), Some(orders)) = (&self.rebuild, &mut orders) {
                 let is_there = self.server.may_be_there();
                 if let Some(why) = self.why_not_copied().filter(|_| ordered && is_there) {
@@ -262,14 +273,16 @@ impl Keeper {
                 }
                 if ordered || !is_there {
                     self.stop(running, SOON_STOP_WAIT).await;
-                    self.remake(rebuild, orders).await;
+                    let given_up = self.remake(rebuild, orders).await;
+                    copy_again_at = given_up.is_some().then(|| Instant::now() + COPY_AGAIN_AFTER);
+                    *lock(&self.given_up) = given_up;
                     ordered = false;
                 }
             }
             let end = match running {
                 Some(server) => tokio::select! {
                     biased;
-                    () = next_order(&mut orders) => None,
+                    () = next_order(&mut orders, copy_again_at) => None,
                     why = self.watch(server) => {
                         tracing::error!(pid = %server.pid, why, "PostgreSQL ended by itself");
                         if server.since.elapsed() > HEALTHY_AFTER {
@@ -290,14 +303,18 @@ impl Keeper {
                 },
             };
             let Some(why) = end else {
-                ordered = true;
+                ordered = self.is_ordered();
+                if !ordered {
+                    // It can only be why the order was not carried out.
+                    lock(&self.state).problem = None;
+                }
                 continue;
             };
             *running = None;
             self.set(ServerState::Restarting, None, Some(why));
             tokio::select! {
                 biased;
-                () = next_order(&mut orders) => ordered = true,
+                () = next_order(&mut orders, copy_again_at) => ordered = self.is_ordered(),
                 () = tokio::time::sleep(backoff) => {}
             }
             backoff = (backoff * 2).min(BACKOFF_MAX);
@@ -306,14 +323,14 @@ impl Keeper {
     }
 
     /// Makes the data folder anew, as often as it takes until it shows what the last order asks for, or until the order
-    /// is withdrawn.
-    async fn remake(&self, rebuild: &Rebuild, orders: &mut watch::Receiver<Option<RebuildFrom>>) {
-        let mut backoff = BACKOFF_MIN;
+    /// is withdrawn.  If copies are of no use, and the old folder could serve, that is given up; returns why.
+    async fn remake(&self, rebuild: &Rebuild, orders: &mut watch::Receiver<Option<RebuildFrom>>) -> Option<String> {
+        let (mut backoff, mut of_no_use) = (BACKOFF_MIN, 0);
         self.set(ServerState::Copying, None, None);
         loop {
             let order = *orders.borrow_and_update();
             if self.is_withdrawn(order) {
-                return;
+                return None;
             }
             let report = |copy, problem| {
                 let mut state = lock(&self.state);
@@ -330,13 +347,20 @@ impl Keeper {
                     // An order that has come in the meantime may ask for more than that.
                     let met = orders.borrow_and_update().is_none_or(|order| order.at_least <= shows);
                     if met {
-                        return;
+                        return None;
                     }
                 }
                 Err(e) => {
                     // At first, the other members may not have reported their positions yet.
                     if backoff > FIRST_TRIES {
                         tracing::error!(error = %e, "cannot make PostgreSQL's folder anew");
+                    }
+                    of_no_use += u32::from(matches!(e, PostgresError::NoRoom { .. } | PostgresError::OfNoUse(_)));
+                    let could_serve = order.is_some_and(|order| order.keep_old) && self.server.may_be_there();
+                    if of_no_use >= COPIES_OF_NO_USE && could_serve {
+                        let why = format!("{e}; the old folder serves again, and the next try is within an hour");
+                        tracing::error!("PostgreSQL is not copied anew: {why}");
+                        return Some(why);
                     }
                     lock(&self.state).problem = Some(e.to_string());
                     tokio::select! {
@@ -369,8 +393,12 @@ impl Keeper {
 
     /// Why an order that is in force is not carried out, although this server runs.
     fn why_not_copied(&self) -> Option<String> {
-        let is_ordered = self.rebuild.as_ref().is_some_and(|rebuild| rebuild.orders.borrow().is_some());
-        is_ordered.then(|| rebuild::in_the_way(&self.server.node_folder)).flatten()
+        let why = || rebuild::in_the_way(&self.server.node_folder).or_else(|| lock(&self.given_up).clone());
+        self.is_ordered().then(why).flatten()
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.rebuild.as_ref().is_some_and(|rebuild| rebuild.orders.borrow().is_some())
     }
 
     fn set(&self, state: ServerState, pid: Option<Pid>, problem: Option<String>) {
@@ -609,22 +637,27 @@ impl Keeper {
 
 /// The wait before the next try to copy, after one that failed.
 fn longer(backoff: Duration, e: &PostgresError) -> Duration {
-    let has_begun = matches!(e, PostgresError::NoRoom { .. } | PostgresError::Copy(_));
+    let has_begun = matches!(e, PostgresError::NoRoom { .. } | PostgresError::Copy(_) | PostgresError::OfNoUse(_));
     let most = if has_begun { COPY_BACKOFF_MAX } else { BACKOFF_MAX };
     (backoff * 2).min(most)
 }
 
-/// Resolves when the data folder is to be made anew.
-async fn next_order(orders: &mut Option<watch::Receiver<Option<RebuildFrom>>>) {
-    if let Some(orders) = orders {
-        // An error means that the core thread is gone and the node is ending.
-        while orders.changed().await.is_ok() {
-            if orders.borrow_and_update().is_some() {
-                return;
-            }
+/// Resolves when the order has changed, or is to be carried out again.
+async fn next_order(orders: &mut Option<watch::Receiver<Option<RebuildFrom>>>, again_at: Option<Instant>) {
+    let changed = async {
+        let Some(orders) = orders else { return std::future::pending().await };
+        // If there is no sender any more, the core thread is gone and the node is ending.
+        if orders.changed().await.is_err() {
+            std::future::pending().await
         }
+    };
+    match again_at {
+        Some(at) => tokio::select! {
+            () = changed => {}
+            () = tokio::time::sleep_until(at.into()) => {}
+        },
+        None => changed.await,
     }
-    std::future::pending().await
 }
 
 #[cfg(test)]
@@ -804,7 +837,13 @@ mod tests {
         let (stop, _) = oneshot::channel();
         let task = tokio::spawn(async {});
         let supervisor = Supervisor { state: Arc::clone(&state), server: server.clone(), stop, task };
-        let keeper = Keeper { _lock: lock_folder(&server).unwrap(), server: server.clone(), state, rebuild: None };
+        let keeper = Keeper {
+            _lock: lock_folder(&server).unwrap(),
+            server: server.clone(),
+            state,
+            rebuild: None,
+            given_up: Mutex::default(),
+        };
         server.write_settings(&server.data()).unwrap();
         supervisor.look_read_only(true).unwrap();
         // Whoever runs the tests may ignore SIGHUP, and children would too; one that is handled is theirs again.
@@ -849,6 +888,53 @@ mod tests {
         supervisor.stop().await;
     }
 
+    /// Goal: a region that stands still and can be read is not down for copies that cannot be started.
+    #[tokio::test]
+    async fn a_copy_that_cannot_be_started_does_not_take_the_place_of_the_old_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let bin_dir = folder.path().join("bin");
+        std::fs::create_dir(&bin_dir).unwrap();
+        let script = format!(
+            "case \"$*\" in *-V*|*--version*) echo 'postgres (PostgreSQL) 15.20'; exit;;\n\
+             *--single*) echo 'FATAL:  this copy is nonsense' >&2; exit 1;; *-C*) exit;; esac\n\
+             cat '{0}/postgres/PG_VERSION' >> '{0}/served'; exec sleep 600",
+            folder.path().display()
+        );
+        write_program(&bin_dir.join("postgres"), &script);
+        write_program(&bin_dir.join("pg_basebackup"), "mkdir \"$2\"; echo copy > \"$2/PG_VERSION\"");
+        let control = "for name in 'Maximum data alignment' 'Database block size' 'Maximum length of identifiers' \
+                       'Maximum columns in an index' 'Maximum size of a TOAST chunk' 'Size of a large-object chunk' \
+                       'Float8 argument passing' 'max_prepared_xacts setting'; do echo \"$name:  8\"; done";
+        write_program(&bin_dir.join("pg_controldata"), control);
+        let server = Server { bin_dir, ..example(folder.path()) };
+        std::fs::create_dir(server.data()).unwrap();
+        std::fs::write(server.data().join("PG_VERSION"), "15\n").unwrap();
+        let (order, orders) = watch::channel(Some(RebuildFrom { at_least: LogIndex(1), keep_old: true }));
+        let rebuild = Rebuild { orders, donors: Arc::new(OneDonor) };
+        let supervisor = Supervisor::start_server(server.clone(), Some(rebuild)).await.unwrap();
+        let until = async |what: &str, done: &dyn Fn() -> bool| {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !done() {
+                assert!(Instant::now() < deadline, "{what}: {:?}", supervisor.state());
+                tokio::time::sleep(POLL_STARTING).await;
+            }
+        };
+        let served = || std::fs::read_to_string(folder.path().join("served")).unwrap_or_default();
+        until("the old server is started", &|| served() == "15\n").await;
+        let pid = supervisor.state().pid.unwrap();
+        std::fs::write(server.data().join("postmaster.pid"), format!("{pid}\n\n\n\n\n\n\nready\n")).unwrap();
+        until("it says why it is not copied", &|| {
+            supervisor.state().problem.is_some_and(|said| said.contains("FATAL:  this copy is nonsense"))
+        })
+        .await;
+        assert!(!server.unfinished().exists() && !folder.path().join("postgres.kept").exists());
+        order.send(None).unwrap();
+        until("nothing is to be copied", &|| supervisor.state().problem.is_none()).await;
+        assert_eq!(supervisor.state().pid, Some(pid));
+        supervisor.stop().await;
+        assert_eq!(served(), "15\n");
+    }
+
     /// Goal: what keeps the log from being shortened is not tried, and logged, ten times a second.
     #[tokio::test]
     async fn a_log_that_cannot_be_shortened_is_left_alone_for_a_while() {
@@ -858,7 +944,13 @@ mod tests {
         let in_the_way = folder.path().join("postgres.log.1");
         std::fs::create_dir_all(in_the_way.join("x")).unwrap();
         let state = Arc::new(Mutex::new(PostgresState::of(&server, ServerState::Ready)));
-        let keeper = Keeper { _lock: lock_folder(&server).unwrap(), server: server.clone(), state, rebuild: None };
+        let keeper = Keeper {
+            _lock: lock_folder(&server).unwrap(),
+            server: server.clone(),
+            state,
+            rebuild: None,
+            given_up: Mutex::default(),
+        };
         let began = Instant::now();
         let mut trim_at = began;
         keeper.trim_log(&mut trim_at).await;

@@ -1,0 +1,82 @@
+//! What a copy of a server has that acts by itself, or that only the original may end, is ended in the copy before it
+//! serves.
+//!
+//! That happens in PostgreSQL's single-user mode, which recovers the copy first: one that cannot be started is found
+//! out here, and does not take the place of anything.
+//!
+//! | what | why it does not stay | what becomes of it |
+//! |---|---|---|
+//! | what PostgreSQL has prepared (PREPARE TRANSACTION) | it is ended there alone; here its locks would stay for ever | it is rolled back |
+//! | subscriptions of databases that are not replicated | both servers would take turns at the same slot of the publisher, and what one of them has confirmed the other never gets | they are disabled |
+//!
+//! Subscriptions of the replicated database are the extension's concern (`commit/subscription.c`).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::{control_data, PostgresError, Server, SingleUser};
+
+/// They are in a catalog that all databases of a server share, and run wherever they are.
+const RUNS_ELSEWHERE: &str =
+    "subenabled AND subdbid <> (SELECT oid FROM pg_database WHERE datname = current_database())";
+
+impl Server {
+    /// `data`: the copy, with the settings that it is going to be started with.  Returns what was ended, in words.  On
+    /// return it is durable, and needs no recovery.
+    pub fn make_own(&self, data: &Path) -> Result<Vec<String>, PostgresError> {
+        // Recovery needs as many places as the other server had, and this one may be set to have none.
+        let control = control_data(&self.bin_dir, data)?;
+        let places = control.get("max_prepared_xacts setting").cloned().unwrap_or_default();
+        let mut settings = self.over_files(data);
+        settings.push(("max_prepared_transactions", places));
+        // Another machine may have less memory than the settings ask for, and little is enough here.
+        settings.extend([("shared_buffers", "128MB".to_string()), ("huge_pages", "off".to_string())]);
+        let copy = SingleUser { settings: &settings, ..SingleUser::of(&self.bin_dir, data) };
+
+        // Those of the cluster may be shown, too, with 0 as their transaction.
+        let of_each = |column| {
+            format!("SELECT {column}::text FROM pg_prepared_xacts WHERE transaction <> '0' ORDER BY transaction::text")
+        };
+        let subscriptions = format!(
+            "SELECT quote_ident(subname) || ' in ' || quote_ident(datname) FROM pg_subscription \
+             JOIN pg_database d ON d.oid = subdbid WHERE {RUNS_ELSEWHERE} ORDER BY 1"
+        );
+        let queries = [of_each("database"), of_each("gid"), subscriptions];
+        let mut rows = copy.rows("recovering the copy", &self.database, &queries)?.into_iter();
+        let mut next = || rows.next().unwrap_or_default();
+        let (databases, names, subscriptions) = (next(), next(), next());
+
+        let mut prepared: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (database, name) in databases.into_iter().zip(names) {
+            prepared.entry(database).or_default().push(name);
+        }
+        let mut ended = Vec::new();
+        for (database, names) in prepared {
+            let statements: Vec<String> = names.iter().map(|name| rollback(name)).collect();
+            copy.run("rolling back what the other server has prepared", &database, &statements)?;
+            let said = |name| format!("prepared transaction {name:?} of database {database} is rolled back");
+            ended.extend(names.iter().map(said));
+        }
+        if !subscriptions.is_empty() {
+            let disable = format!("UPDATE pg_subscription SET subenabled = false WHERE {RUNS_ELSEWHERE}");
+            copy.run("disabling subscriptions", &self.database, &[disable])?;
+            ended.extend(subscriptions.iter().map(|name| format!("subscription {name} is disabled")));
+        }
+        Ok(ended)
+    }
+}
+
+fn rollback(name: &str) -> String {
+    let escaped = name.replace('\\', r"\\").replace('\'', "''").replace('\n', r"\n");
+    format!("ROLLBACK PREPARED E'{escaped}'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_name_is_one_literal_on_one_line() {
+        assert_eq!(rollback("it's\n\\n"), r"ROLLBACK PREPARED E'it''s\n\\n'");
+    }
+}
