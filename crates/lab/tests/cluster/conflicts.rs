@@ -219,8 +219,8 @@ async fn of_two_rows_with_one_unique_value_one_wins() {
     lab.check_equal(2).await;
 }
 
-/// The row of an INSERT ... ON CONFLICT has been compared with those that have its value in an index that is checked late,
-/// and waits for a row with its value in another one.  What comes meanwhile with the first value wins.
+/// The row of an INSERT ... ON CONFLICT has been compared with those that have its value in an index that is checked
+/// late, and waits for a row with its value in another one.  What comes meanwhile with the first value wins.
 async fn a_value_comes_while_another_one_is_waited_for(lab: &Lab) {
     let (a, waits, b) = (lab.session(0).await, lab.session(0).await, lab.session(1).await);
     a.must("create table late (id int primary key, v int unique deferrable, u int unique)").await;

@@ -196,8 +196,9 @@ async fn two_end_it_at_once(lab: &Lab) {
     }
 }
 
-/// PostgreSQL keeps the locks of what it prepares, on that server alone, and DDL of other regions waits for them.  What has only read, or
-/// drawn from a sequence, is prepared in the cluster instead; anything else is named once an entry waits for it.
+/// PostgreSQL keeps the locks of what it prepares, on that server alone, and DDL of other regions waits for them.  What
+/// has only read, or drawn from a sequence, is prepared in the cluster instead; anything else is named once an entry
+/// waits for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_postgresql_has_prepared_is_named_when_ddl_waits_for_it() {
     let lab = start("prepared_by_postgresql", "PostgreSQL's own PREPARE TRANSACTION in a region, DDL in another").await;

@@ -226,8 +226,8 @@ impl AgentServer {
         }
     }
 
-    /// Another server may say that it is this node's: a copy of its data folder, which somebody has started, has the same
-    /// settings.
+    /// Another server may say that it is this node's: a copy of its data folder, which somebody has started, has the
+    /// same settings.
     async fn is_of_own_server(&self, pid: Option<Pid>) -> bool {
         let (Some(data), Some(pid)) = (self.data.clone(), pid) else { return self.data.is_none() };
         // Its disk may hang.

@@ -4,10 +4,10 @@
 //! That happens in PostgreSQL's single-user mode, which recovers the copy first: one that cannot be started is found
 //! out here, and does not take the place of anything.
 //!
-//! | what | why it does not stay | what becomes of it |
-//! |---|---|---|
-//! | what PostgreSQL has prepared (PREPARE TRANSACTION) | it is ended there alone; here its locks would stay for ever | it is rolled back |
-//! | subscriptions of databases that are not replicated | both servers would take turns at the same slot of the publisher, and what one of them has confirmed the other never gets | they are disabled |
+//! - What PostgreSQL has prepared (PREPARE TRANSACTION) is ended on the original alone, and its locks would stay here
+//!   for ever: it is rolled back.
+//! - Subscriptions of databases that are not replicated would take turns with the original at one slot of the
+//!   publisher, and what one of the two has confirmed the other one never gets: they are disabled.
 //!
 //! Subscriptions of the replicated database are the extension's concern (`commit/subscription.c`).
 

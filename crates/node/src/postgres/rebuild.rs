@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - The old folder stays in its place until the copy is whole and PostgreSQL has been started on it (`make_own.rs`),
-//!   and only then the copy replaces it.  What belongs to the operator of this node (settings, who may connect) stays as
-//!   it was here.
+//!   and only then the copy replaces it.  What belongs to the operator of this node (settings, who may connect) stays
+//!   as it was here.
 //! - A crash between any two steps loses neither the copy nor a folder that is to be kept: the next start finishes what
 //!   was begun ([`finish`]).  Folders are renamed first and removed last, which may take minutes.
 //!
