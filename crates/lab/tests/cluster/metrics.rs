@@ -90,6 +90,7 @@ async fn metrics_are_true_and_the_pages_name_them() {
     .await
     .unwrap();
     names_are_those_of_the_pages(&Scrape::of(&lab, 0).await.unwrap());
+    queries_give_what_they_declare(&lab).await;
     let paused = format!("member=\"{}\"", lab.node(2).id());
     lab.node(2).pause().expect("SIGSTOP");
     until("a paused node to be missed", SOON, || async {
@@ -128,4 +129,25 @@ fn names_are_those_of_the_pages(scrape: &Scrape) {
         assert_eq!(named.difference(&known).collect::<Vec<_>>(), Vec::<&String>::new(), "{file}");
     }
     serde_json::from_str::<serde_json::Value>(&page("monitoring/dashboard.json")).expect("JSON");
+}
+
+/// The queries for an exporter run as the role that the page has for it, and their columns are the declared ones.
+async fn queries_give_what_they_declare(lab: &Lab) {
+    let session = lab.session(0).await;
+    session.must("create role exporter in role pg_monitor").await;
+    session.must("set role exporter").await;
+    let file = page("monitoring/queries.yml");
+    let mut found = 0;
+    for block in file.split("  query: |\n").skip(1) {
+        let (query, declared) = block.split_once("  metrics:\n").expect("metrics");
+        let declared =
+            declared.lines().filter_map(|line| line.strip_prefix("    - ")).map(|line| line.trim_end_matches(':'));
+        let statement = session.prepare(query).await.unwrap_or_else(|e| panic!("{query}: {e:?}"));
+        let columns: Vec<&str> = statement.columns().iter().map(|column| column.name()).collect();
+        assert_eq!(columns, declared.collect::<Vec<_>>(), "{query}");
+        session.query(&statement, &[]).await.unwrap_or_else(|e| panic!("{query}: {e:?}"));
+        found += 1;
+    }
+    assert!(found >= 5);
+    session.must("reset role; drop role exporter").await;
 }
