@@ -15,19 +15,26 @@
 # It ends once DIR or the node's socket is gone.
 use strict;
 use warnings;
+use File::Basename qw(dirname);
 use IO::Select;
 use IO::Socket::UNIX;
 
 my ($dir, $node_socket) = @ARGV;
-$SIG{CHLD} = 'IGNORE';
-umask 0;
-# The node lets nobody in but its own user.
+# The node lets in only its own user, in the folder of its own server.  It cannot see the folder of a process that has
+# become another user, until that runs a program; and that user may not be able to read this file.
 my ($uid, $gid) = (stat $node_socket)[4, 5];
+my $data = dirname($node_socket) . '/postgres';
+chdir $data or die "$data: $!";
 if ($> == 0) {
+    open my $file, '<', $0 or die "$0: $!";
+    my $program = do { local $/; <$file> };
     $( = $gid;
     $) = "$gid $gid";
     ($<, $>) = ($uid, $uid);
+    exec $^X, '-e', $program, $dir, $node_socket or die "$^X: $!";
 }
+$SIG{CHLD} = 'IGNORE';
+umask 0;
 my $listener = IO::Socket::UNIX->new(Local => "$dir/node.sock", Listen => 10) or die "$dir/node.sock: $!";
 
 sub serve {
