@@ -108,7 +108,9 @@ async fn a_lost_cluster_comes_back_to_any_position() {
     // The first region's server archives its WAL, which no copy of it may do in the same place.
     lab.session(0).await.must("alter system set archive_mode = on").await;
     lab.session(0).await.must("alter system set archive_command = 'true'").await;
-    assert_eq!(text(&lab.session(0).await, "show data_checksums").await.unwrap(), "on");
+    let session = lab.session(0).await;
+    assert_eq!(text(&session, "show data_checksums").await.unwrap(), "on");
+    drop(session);
     tablespaces_are_named(&lab, &place).await;
     lab.session(0).await.must("alter system set max_prepared_transactions = 5").await;
     // Nor may it be where that server is at a publisher.
