@@ -58,10 +58,11 @@ trap 'exit 143' TERM
 
 [ -x "$pg_regress" ] && [ -x "$pg_isolation_regress" ] ||
     fail "pg_regress is missing: install postgresql-server-dev-15"
+# The lab's command is the product's, and lets a test change what the node of a cluster insists on.
 if [ -z "${ONETRIP:-}" ]; then
-    (cd ../.. && cargo build --release --locked -p onetrip-cli)
+    (cd ../.. && cargo build --release --locked -p onetrip-lab --bin onetrip-lab)
     target=${CARGO_TARGET_DIR:-../../target}
-    ONETRIP=$target/release/onetrip
+    ONETRIP=$target/release/onetrip-lab
 fi
 # If root runs this, the node becomes another user, which may be unable to reach the checkout.
 cp "$ONETRIP" "$work/onetrip"
