@@ -23,7 +23,10 @@ async function connect() {
       await next.connect();
       const { rows } = await next.query('SHOW transaction_read_only');
       if (rows[0].transaction_read_only === 'off') client = next;
-      else await next.end();
+      else {
+        await next.end();
+        if ((n + 1) % urls.length === 0) await sleep(100); // no region has a majority
+      }
     } catch {
       next.end().catch(() => {});
       await sleep(100); // an election, or a region that starts again
