@@ -4,7 +4,7 @@ use crate::config::NodeConfig;
 use crate::disk::{segment_numbers, sync_dir, write_whole, CheckpointFile, RaftLog};
 use crate::error::{Error, Result};
 use onetrip_core::replica::Replica;
-use onetrip_core::{Checkpoint, Members, NodeId};
+use onetrip_core::{Checkpoint, MemberRole, Members, NodeId};
 use std::path::Path;
 
 /// In the log's folder: the node whose entries and votes these are, so that no other node takes them for its own.
@@ -69,13 +69,18 @@ fn contradiction(config: &NodeConfig, members: &Members) -> Option<String> {
     match (me.role.has_postgres(), &config.postgres) {
         // Tests of nodes alone have none (and those of sequences give a data folder another slot, as a copy does).
         (true, None) => (!config.lab).then(|| {
+            let instead = match me.role {
+                MemberRole::Voter => format!(
+                    ", and for a witness in its place there is `onetrip token --role witness --replaces {}`",
+                    me.id
+                ),
+                _ => String::new(),
+            };
             format!(
                 "there is no `[postgres]`, but in the cluster node {} is a {}, which has one: put it back; if its server \
-                 is lost, another member's is copied, and for a witness in its place there is `onetrip token --role \
-                 witness --replaces {}`",
+                 is lost, another member's is copied{instead}",
                 me.id,
-                me.role.name(),
-                me.id
+                me.role.name()
             )
         }),
         (false, Some(_)) => Some(format!("there is a `[postgres]`, but in the cluster node {} is a witness", me.id)),
@@ -85,7 +90,7 @@ fn contradiction(config: &NodeConfig, members: &Members) -> Option<String> {
             (own != (slot, stride) && !config.lab).then(|| {
                 format!(
                     "`sequence_slot` is {} and `sequence_stride` {}, but in the cluster node {} has {slot} of {stride}: two \
-                     regions would give the same values",
+                     regions would give the same values; put {slot} and {stride} there",
                     own.0, own.1, me.id
                 )
             })
