@@ -188,6 +188,7 @@ impl Node {
             transport: transport.clone(),
             limits: agent_limits.clone(),
             http: pages.clone(),
+            told: Default::default(),
         };
         let http_pages = pages.clone();
         let admin =

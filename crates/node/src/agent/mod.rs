@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::http::Http;
 use crate::inbox::{Event, Inbox};
 use crate::memory::Memory;
-use crate::postgres::{folder_of, is_in};
+use crate::postgres::folder_of;
 use crate::send_queue::{NotSent, SendQueue};
 use crate::stop::ordered;
 use crate::transport::Transport;
@@ -29,9 +29,9 @@ use onetrip_core::agent::{
 };
 use onetrip_core::router::{self, refusal_as, ConnId, Read};
 use onetrip_core::{Entry, NodeId, RegionId, TxnId};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 
@@ -100,6 +100,8 @@ pub struct AgentServer {
     pub limits: Arc<AgentLimits>,
     /// Knows how the cluster is.
     pub http: Arc<Http>,
+    /// Why a process was last taken for one of another server, as the log has it: it tries again and again.
+    pub told: Mutex<String>,
 }
 
 /// How many connections PostgreSQL has open, and how much memory they and its proposals may take.
@@ -147,6 +149,28 @@ impl AgentLimits {
     }
 }
 
+/// Whether a process works in `data`; `false` if it has ended meanwhile, and an error that says why not if it has not.
+fn is_in(pid: Option<Pid>, data: &Path) -> std::result::Result<bool, String> {
+    let unseen = |why: &str| format!("whose folder cannot be seen ({why}): the node and its PostgreSQL need the same ");
+    let pid = pid.filter(|pid| pid.as_raw() > 0).ok_or_else(|| unseen("it has no pid here") + "pid namespace")?;
+    let folder = match folder_of(pid) {
+        Ok(folder) => folder,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            tracing::debug!(%pid, "an agent has ended before it was looked at");
+            return Ok(false);
+        }
+        Err(e) => return Err(unseen(&e.to_string()) + "user and group"),
+    };
+    if data.canonicalize().is_ok_and(|data| data == folder) {
+        return Ok(true);
+    }
+    let (folder, data) = (folder.display(), data.display());
+    Err(format!(
+        "of a server in {folder}, and this node's is in {data}: see \"What is in a copy of a data folder\" in \
+         docs/operations.md"
+    ))
+}
+
 /// More than any reasonable `max_connections`.
 const CONNECTIONS_MAX: usize = 10_000;
 
@@ -177,7 +201,7 @@ impl AgentServer {
     /// Accepts connections for as long as the runtime exists.
     pub async fn run(self: Arc<Self>, listener: UnixListener) {
         let my_uid = nix::unistd::geteuid().as_raw();
-        let (mut next, mut told) = (0, None);
+        let mut next = 0;
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
@@ -198,17 +222,6 @@ impl AgentServer {
                     continue;
                 }
             };
-            if !self.is_of_own_server(pid).await {
-                let folder = pid.and_then(folder_of);
-                // It tries again and again.
-                if told.as_ref() != Some(&folder) {
-                    let shown =
-                        folder.as_ref().map_or("an unknown folder".into(), |folder| folder.display().to_string());
-                    tracing::warn!("refused an agent of a server in {shown}");
-                    told = Some(folder);
-                }
-                continue;
-            }
             if !self.limits.admit() {
                 let open = self.limits.connections_max;
                 tracing::warn!(
@@ -220,7 +233,9 @@ impl AgentServer {
             next += 1;
             let server = self.clone();
             tokio::spawn(async move {
-                server.serve(ConnId(next), stream).await;
+                if server.is_of_own_server(pid).await {
+                    server.serve(ConnId(next), stream).await;
+                }
                 server.limits.leave();
             });
         }
@@ -229,9 +244,19 @@ impl AgentServer {
     /// Another server may say that it is this node's: a copy of its data folder, which somebody has started, has the
     /// same settings.
     async fn is_of_own_server(&self, pid: Option<Pid>) -> bool {
-        let (Some(data), Some(pid)) = (self.data.clone(), pid) else { return self.data.is_none() };
+        let Some(data) = self.data.clone() else { return true };
         // Its disk may hang.
-        tokio::task::spawn_blocking(move || is_in(pid, &data)).await.unwrap_or(false)
+        let looked = tokio::task::spawn_blocking(move || is_in(pid, &data)).await;
+        let why = match looked.unwrap_or(Ok(false)) {
+            Ok(is_in) => return is_in,
+            Err(why) => why,
+        };
+        let mut told = self.told.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if *told != why {
+            tracing::warn!("refused an agent {why}");
+            *told = why;
+        }
+        false
     }
 
     async fn serve(&self, conn: ConnId, stream: UnixStream) {
@@ -492,6 +517,18 @@ mod tests {
             limits.leave();
             assert!(limits.admit() && !limits.admit(), "{files}");
         }
+    }
+
+    #[test]
+    fn a_process_is_looked_for_in_its_own_folder() {
+        let (here, other) = (std::env::current_dir().unwrap(), tempfile::tempdir().unwrap());
+        let me = Some(Pid::this());
+        assert_eq!(is_in(me, &here), Ok(true));
+        let why = is_in(me, other.path()).unwrap_err();
+        assert!(why.starts_with(&format!("of a server in {}, ", here.display())), "{why}");
+        // No process has this id (`/proc/sys/kernel/pid_max` is 2^22 at most).
+        assert_eq!(is_in(Some(Pid::from_raw(i32::MAX)), &here), Ok(false));
+        assert!(is_in(Some(Pid::from_raw(0)), &here).unwrap_err().contains("pid namespace"));
     }
 
     const MIB: Bytes = Bytes::from_static(&[7; 1 << 20]);

@@ -42,17 +42,13 @@ pub fn processes_of(data: &Path) -> Vec<Pid> {
 
 /// Whether `pid` is a live postgres process of the server of `data`.
 pub(super) fn works_in(pid: Pid, data: &Path) -> bool {
-    is_in(pid, data)
+    data.canonicalize().is_ok_and(|data| folder_of(pid).is_ok_and(|folder| folder == data))
         && std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim().starts_with("postgres"))
 }
 
-pub(crate) fn is_in(pid: Pid, folder: &Path) -> bool {
-    folder.canonicalize().is_ok_and(|folder| folder_of(pid) == Some(folder))
-}
-
 /// The folder in which a process works.  A zombie no longer has one.
-pub(crate) fn folder_of(pid: Pid) -> Option<PathBuf> {
-    std::fs::read_link(format!("/proc/{pid}/cwd")).ok()
+pub(crate) fn folder_of(pid: Pid) -> std::io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/cwd"))
 }
 
 /// Ends what an interrupted [`super::bootstrap`] has left running below a node's folder, and waits until it is gone.
