@@ -149,20 +149,18 @@ impl AgentLimits {
     }
 }
 
-/// Whether a process works in `data`; `false` if it has ended meanwhile, and an error that says why not if it has not.
-fn is_in(pid: Option<Pid>, data: &Path) -> std::result::Result<bool, String> {
+/// Whether a process works in `data`, or has ended meanwhile; an error says where it works.
+fn works_in(pid: Option<Pid>, data: &Path) -> std::result::Result<(), String> {
     let unseen = |why: &str| format!("whose folder cannot be seen ({why}): the node and its PostgreSQL need the same ");
     let pid = pid.filter(|pid| pid.as_raw() > 0).ok_or_else(|| unseen("it has no pid here") + "pid namespace")?;
     let folder = match folder_of(pid) {
         Ok(folder) => folder,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            tracing::debug!(%pid, "an agent has ended before it was looked at");
-            return Ok(false);
-        }
+        // What a session has sent before it ended counts.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(unseen(&e.to_string()) + "user and group"),
     };
     if data.canonicalize().is_ok_and(|data| data == folder) {
-        return Ok(true);
+        return Ok(());
     }
     let (folder, data) = (folder.display(), data.display());
     Err(format!(
@@ -246,11 +244,8 @@ impl AgentServer {
     async fn is_of_own_server(&self, pid: Option<Pid>) -> bool {
         let Some(data) = self.data.clone() else { return true };
         // Its disk may hang.
-        let looked = tokio::task::spawn_blocking(move || is_in(pid, &data)).await;
-        let why = match looked.unwrap_or(Ok(false)) {
-            Ok(is_in) => return is_in,
-            Err(why) => why,
-        };
+        let looked = tokio::task::spawn_blocking(move || works_in(pid, &data)).await;
+        let Err(why) = looked.unwrap_or_else(|e| Err(format!("that could not be looked at: {e}"))) else { return true };
         let mut told = self.told.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if *told != why {
             tracing::warn!("refused an agent {why}");
@@ -523,12 +518,12 @@ mod tests {
     fn a_process_is_looked_for_in_its_own_folder() {
         let (here, other) = (std::env::current_dir().unwrap(), tempfile::tempdir().unwrap());
         let me = Some(Pid::this());
-        assert_eq!(is_in(me, &here), Ok(true));
-        let why = is_in(me, other.path()).unwrap_err();
+        assert_eq!(works_in(me, &here), Ok(()));
+        let why = works_in(me, other.path()).unwrap_err();
         assert!(why.starts_with(&format!("of a server in {}, ", here.display())), "{why}");
         // No process has this id (`/proc/sys/kernel/pid_max` is 2^22 at most).
-        assert_eq!(is_in(Some(Pid::from_raw(i32::MAX)), &here), Ok(false));
-        assert!(is_in(Some(Pid::from_raw(0)), &here).unwrap_err().contains("pid namespace"));
+        assert_eq!(works_in(Some(Pid::from_raw(i32::MAX)), &here), Ok(()), "it has ended");
+        assert!(works_in(Some(Pid::from_raw(0)), &here).unwrap_err().contains("pid namespace"));
     }
 
     const MIB: Bytes = Bytes::from_static(&[7; 1 << 20]);
