@@ -20,15 +20,22 @@ use super::{control_data, PostgresError, Server, SingleUser};
 const RUNS_ELSEWHERE: &str =
     "subenabled AND subdbid <> (SELECT oid FROM pg_database WHERE datname = current_database())";
 
+/// The settings that say how many transactions can be prepared, and with how many locks; and as `pg_controldata` calls
+/// them.
+const PLACES: [(&str, &str); 5] = [
+    ("max_prepared_transactions", "max_prepared_xacts"),
+    ("max_locks_per_transaction", "max_locks_per_xact"),
+    ("max_connections", "max_connections"),
+    ("max_worker_processes", "max_worker_processes"),
+    ("max_wal_senders", "max_wal_senders"),
+];
+
 impl Server {
     /// `data`: the copy, with the settings that it is going to be started with.  Returns what was ended, in words.  On
     /// return it is durable, and needs no recovery.
     pub fn make_own(&self, data: &Path) -> Result<Vec<String>, PostgresError> {
-        // Recovery needs as many places as the other server had, and this one may be set to have none.
-        let control = control_data(&self.bin_dir, data)?;
-        let places = control.get("max_prepared_xacts setting").cloned().unwrap_or_default();
         let mut settings = self.over_files(data);
-        settings.push(("max_prepared_transactions", places));
+        settings.extend(places(&control_data(&self.bin_dir, data)?));
         // Another machine may have less memory than the settings ask for, and little is enough here.
         settings.extend([("shared_buffers", "128MB".to_string()), ("huge_pages", "off".to_string())]);
         let copy = SingleUser { settings: &settings, ..SingleUser::of(&self.bin_dir, data) };
@@ -66,6 +73,11 @@ impl Server {
     }
 }
 
+/// Recovery needs as many places for what is prepared, and for its locks, as the other server had.
+fn places(control: &BTreeMap<String, String>) -> impl Iterator<Item = (&'static str, String)> + '_ {
+    PLACES.iter().filter_map(|(name, called)| Some((*name, control.get(&format!("{called} setting"))?.clone())))
+}
+
 fn rollback(name: &str) -> String {
     let escaped = name.replace('\\', r"\\").replace('\'', "''").replace('\n', r"\n");
     format!("ROLLBACK PREPARED E'{escaped}'")
@@ -74,6 +86,14 @@ fn rollback(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn recovery_has_the_places_of_the_other_server() {
+        let control = [("max_locks_per_xact setting", "640"), ("max_connections setting", "9"), ("TimeLineID", "1")];
+        let control = control.map(|(name, value)| (name.to_string(), value.to_string())).into();
+        let taken: Vec<_> = places(&control).collect();
+        assert_eq!(taken, [("max_locks_per_transaction", "640".into()), ("max_connections", "9".into())]);
+    }
 
     #[test]
     fn any_name_is_one_literal_on_one_line() {

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{kill, Signal};
 use onetrip_core::{LogIndex, NodeId, RegionId};
@@ -46,8 +46,13 @@ const NOT_CONNECTED: &str = "connection to server";
 const TRIES_TO_REMOVE: u32 = 50;
 const TRY_TO_REMOVE_EVERY: Duration = Duration::from_millis(100);
 
-/// While the settings of a copy cannot be read.
-const LOOK_AT_SETTINGS_EVERY: Duration = Duration::from_secs(10);
+/// While the settings of a copy cannot be read, or PostgreSQL cannot be started on it.
+const TRY_COPY_EVERY: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
+/// A copy that does not start here is kept for so long, since it may be this machine that lacks something.
+const TRY_TO_START_FOR: Duration = Duration::from_secs(3600);
+
+/// What PostgreSQL says if it is the copy that is at fault.
+const OF_THE_COPY: [&str; 3] = ["invalid page", "checkpoint record", "WAL ends before"];
 
 /// A file in the node's folder.  Its modification time says when PostgreSQL was last copied because it could not apply
 /// an entry.
@@ -112,24 +117,38 @@ pub(super) async fn copy(
         drop(door);
         match copied {
             Some(Ok(())) => {
-                let mut said = String::new();
-                while let Err(e) = own_settings(server).await {
-                    let PostgresError::Refused(why) = e else {
-                        remove_unfinished(server).await?;
-                        return Err(PostgresError::Copy(e.to_string()));
+                let (mut said, mut give_up_at) = (String::new(), None);
+                let may_wait = !could_serve(server, order);
+                let started = loop {
+                    let why = match own_settings(server).await {
+                        Ok(()) => match make_own(server).await {
+                            Err(e) if may_wait && !is_of_the_copy(&e) => {
+                                let now = Instant::now();
+                                if now >= *give_up_at.get_or_insert(now + TRY_TO_START_FOR) {
+                                    break Err(e);
+                                }
+                                not_started(server, &e)
+                            }
+                            started => break started,
+                        },
+                        Err(PostgresError::Refused(why)) => why,
+                        Err(e) => {
+                            remove_unfinished(server).await?;
+                            return Err(PostgresError::Copy(e.to_string()));
+                        }
                     };
                     if said != why {
                         tracing::error!("{why}");
                         said.clone_from(&why);
                     }
                     report(state.clone(), Some(why));
-                    let is_withdrawn = tokio::time::timeout(LOOK_AT_SETTINGS_EVERY, &mut withdrawn).await.is_ok();
+                    let is_withdrawn = tokio::time::timeout(TRY_COPY_EVERY, &mut withdrawn).await.is_ok();
                     if is_withdrawn {
                         remove_unfinished(server).await?;
                         return Ok(None);
                     }
-                }
-                if let Err(e) = make_own(server).await {
+                };
+                if let Err(e) = started {
                     remove_unfinished(server).await?;
                     tracing::error!(donor = %donor.node, "the copy of PostgreSQL's folder cannot be started: {e}");
                     (last_error, of_no_use) = (Some((donor, e)), true);
@@ -172,6 +191,31 @@ pub(super) async fn copy(
         }
         None => PostgresError::Refused("no member's PostgreSQL can be copied".into()),
     })
+}
+
+/// Whether the old folder can at least be read while nothing is copied.
+pub(super) fn could_serve(server: &Server, order: Option<RebuildFrom>) -> bool {
+    order.is_some_and(|order| order.keep_old) && server.may_be_there()
+}
+
+/// Whether it is the copy that is at fault, and not what this machine has.
+fn is_of_the_copy(e: &PostgresError) -> bool {
+    match e {
+        PostgresError::Step { reason, .. } => OF_THE_COPY.iter().any(|said| reason.contains(said)),
+        // `pg_control` is damaged.
+        PostgresError::Refused(_) => true,
+        _ => false,
+    }
+}
+
+fn not_started(server: &Server, e: &PostgresError) -> String {
+    format!(
+        "PostgreSQL is copied, but cannot be started on the copy in {}: {e}; put that right while this node runs, which \
+         tries again every {} s, and makes another copy after {} minutes",
+        server.unfinished().display(),
+        TRY_COPY_EVERY.as_secs(),
+        TRY_TO_START_FOR.as_secs() / 60
+    )
 }
 
 /// Whether there is a PostgreSQL, or one that will be there again when its disk is mounted.

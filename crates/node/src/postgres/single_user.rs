@@ -42,12 +42,16 @@ impl<'a> SingleUser<'a> {
         // What the owner's settings might say otherwise.
         for setting in [
             "log_destination=stderr",
+            // The same failure is told in the same words each time.
+            "log_line_prefix=",
             "logging_collector=off",
             "default_transaction_read_only=off",
             "default_transaction_isolation=read committed",
             "default_tablespace=",
             "statement_timeout=0",
             "archive_mode=off",
+            // Here a commit would wait for ever: only another process finds out that no standby is there.
+            "synchronous_standby_names=",
             "lc_messages=C",
             &format!("search_path={SEARCH_PATH}"),
         ] {

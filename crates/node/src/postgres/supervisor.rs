@@ -103,10 +103,17 @@ struct Keeper {
     server: Server,
     state: Arc<Mutex<PostgresState>>,
     rebuild: Option<Rebuild>,
-    /// Why the last order is not carried out for the time being: copies are of no use, and the old folder serves again.
-    given_up: Mutex<Option<String>>,
+    given_up: Mutex<Option<GivenUp>>,
     /// Keeps a second node from running on the same folder; the kernel releases the lock when the node dies.
     _lock: Flock<std::fs::File>,
+}
+
+/// An order that is not carried out for the time being: copies are of no use, and the old folder serves again.  It may
+/// be withdrawn meanwhile, and come again.
+struct GivenUp {
+    order: RebuildFrom,
+    why: String,
+    until: Instant,
 }
 
 struct Running {
@@ -257,10 +264,9 @@ impl Keeper {
     async fn work(&self, running: &mut Option<Running>) -> Infallible {
         let mut orders = self.rebuild.as_ref().map(|r| r.orders.clone());
         let mut ordered = orders.as_mut().is_some_and(|o| o.borrow_and_update().is_some());
-        let (mut backoff, mut copy_again_at) = (BACKOFF_MIN, None);
+        let mut backoff = BACKOFF_MIN;
         loop {
-            if ordered || !self.is_ordered() {
-                copy_again_at = None;
+            if ordered && self.copy_again_at().is_none_or(|at| at <= Instant::now()) {
                 *lock(&self.given_up) = None;
             }
             if let (Some(rebuild), Some(orders)) = (&self.rebuild, &mut orders) {
@@ -274,11 +280,11 @@ impl Keeper {
                 if ordered || !is_there {
                     self.stop(running, SOON_STOP_WAIT).await;
                     let given_up = self.remake(rebuild, orders).await;
-                    copy_again_at = given_up.is_some().then(|| Instant::now() + COPY_AGAIN_AFTER);
                     *lock(&self.given_up) = given_up;
                     ordered = false;
                 }
             }
+            let copy_again_at = self.copy_again_at();
             let end = match running {
                 Some(server) => tokio::select! {
                     biased;
@@ -323,8 +329,8 @@ impl Keeper {
     }
 
     /// Makes the data folder anew, as often as it takes until it shows what the last order asks for, or until the order
-    /// is withdrawn.  If copies are of no use, and the old folder could serve, that is given up; returns why.
-    async fn remake(&self, rebuild: &Rebuild, orders: &mut watch::Receiver<Option<RebuildFrom>>) -> Option<String> {
+    /// is withdrawn.  If copies are of no use, and the old folder could serve, that is given up.
+    async fn remake(&self, rebuild: &Rebuild, orders: &mut watch::Receiver<Option<RebuildFrom>>) -> Option<GivenUp> {
         let (mut backoff, mut of_no_use) = (BACKOFF_MIN, 0);
         self.set(ServerState::Copying, None, None);
         loop {
@@ -356,11 +362,11 @@ impl Keeper {
                         tracing::error!(error = %e, "cannot make PostgreSQL's folder anew");
                     }
                     of_no_use += u32::from(matches!(e, PostgresError::NoRoom { .. } | PostgresError::OfNoUse(_)));
-                    let could_serve = order.is_some_and(|order| order.keep_old) && self.server.may_be_there();
-                    if of_no_use >= COPIES_OF_NO_USE && could_serve {
+                    let could_serve = order.filter(|_| rebuild::could_serve(&self.server, order));
+                    if let Some(order) = could_serve.filter(|_| of_no_use >= COPIES_OF_NO_USE) {
                         let why = format!("{e}; the old folder serves again, and the next try is within an hour");
                         tracing::error!("PostgreSQL is not copied anew: {why}");
-                        return Some(why);
+                        return Some(GivenUp { order, why, until: Instant::now() + COPY_AGAIN_AFTER });
                     }
                     lock(&self.state).problem = Some(e.to_string());
                     tokio::select! {
@@ -393,12 +399,27 @@ impl Keeper {
 
     /// Why an order that is in force is not carried out, although this server runs.
     fn why_not_copied(&self) -> Option<String> {
-        let why = || rebuild::in_the_way(&self.server.node_folder).or_else(|| lock(&self.given_up).clone());
+        let given_up = || self.of_given_up(|given_up| given_up.why.clone());
+        let why = || rebuild::in_the_way(&self.server.node_folder).or_else(given_up);
         self.is_ordered().then(why).flatten()
     }
 
+    /// When the order that is in force is carried out again, if it is given up.
+    fn copy_again_at(&self) -> Option<Instant> {
+        self.of_given_up(|given_up| given_up.until)
+    }
+
+    fn of_given_up<T>(&self, what: impl FnOnce(&GivenUp) -> T) -> Option<T> {
+        let order = self.order()?;
+        lock(&self.given_up).as_ref().filter(|given_up| given_up.order == order).map(what)
+    }
+
+    fn order(&self) -> Option<RebuildFrom> {
+        self.rebuild.as_ref().and_then(|rebuild| *rebuild.orders.borrow())
+    }
+
     fn is_ordered(&self) -> bool {
-        self.rebuild.as_ref().is_some_and(|rebuild| rebuild.orders.borrow().is_some())
+        self.order().is_some()
     }
 
     fn set(&self, state: ServerState, pid: Option<Pid>, problem: Option<String>) {
@@ -888,25 +909,67 @@ mod tests {
         supervisor.stop().await;
     }
 
-    /// Goal: a region that stands still and can be read is not down for copies that cannot be started.
-    #[tokio::test]
-    async fn a_copy_that_cannot_be_started_does_not_take_the_place_of_the_old_folder() {
-        let folder = tempfile::tempdir().unwrap();
-        let bin_dir = folder.path().join("bin");
+    /// Writes to `copies` with each copy, and to `served` with each start.  Single-user mode fails with the text in
+    /// `says`, if that is there.
+    fn with_programs(folder: &Path) -> Server {
+        let bin_dir = folder.join("bin");
         std::fs::create_dir(&bin_dir).unwrap();
         let script = format!(
             "case \"$*\" in *-V*|*--version*) echo 'postgres (PostgreSQL) 15.20'; exit;;\n\
-             *--single*) echo 'FATAL:  this copy is nonsense' >&2; exit 1;; *-C*) exit;; esac\n\
+             *--single*) ! cat '{0}/says' >&2; exit;; *-C*) exit;; esac\n\
              cat '{0}/postgres/PG_VERSION' >> '{0}/served'; exec sleep 600",
-            folder.path().display()
+            folder.display()
         );
         write_program(&bin_dir.join("postgres"), &script);
-        write_program(&bin_dir.join("pg_basebackup"), "mkdir \"$2\"; echo copy > \"$2/PG_VERSION\"");
+        let copy = "mkdir \"$2\"; echo copy > \"$2/PG_VERSION\"";
+        write_program(&bin_dir.join("pg_basebackup"), &format!("{copy}; echo copy >> '{}/copies'", folder.display()));
         let control = "for name in 'Maximum data alignment' 'Database block size' 'Maximum length of identifiers' \
                        'Maximum columns in an index' 'Maximum size of a TOAST chunk' 'Size of a large-object chunk' \
                        'Float8 argument passing' 'max_prepared_xacts setting'; do echo \"$name:  8\"; done";
         write_program(&bin_dir.join("pg_controldata"), control);
-        let server = Server { bin_dir, ..example(folder.path()) };
+        Server { bin_dir, ..example(folder) }
+    }
+
+    /// Goal: what this machine lacks does not have a database copied again and again; what is wrong in a copy does.
+    #[tokio::test]
+    async fn a_copy_waits_for_what_its_start_lacks() {
+        let folder = tempfile::tempdir().unwrap();
+        let server = with_programs(folder.path());
+        let says = folder.path().join("says");
+        std::fs::write(&says, "PANIC:  could not locate a valid checkpoint record\n").unwrap();
+        let (_orders, orders) = watch::channel(None);
+        let rebuild = Rebuild { orders, donors: Arc::new(OneDonor) };
+        let supervisor = Supervisor::start_server(server.clone(), Some(rebuild)).await.unwrap();
+        let until = async |what: &str, done: &dyn Fn() -> bool| {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !done() {
+                assert!(Instant::now() < deadline, "{what}: {:?}", supervisor.state());
+                tokio::time::sleep(POLL_STARTING).await;
+            }
+        };
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+        until("it is copied again", &|| read("copies").lines().count() > 1).await;
+        std::fs::write(&says, "FATAL:  could not access file \"pg_cron\"\n").unwrap();
+        let says_why =
+            || supervisor.state().problem.is_some_and(|said| said.contains("on the copy") && said.contains("pg_cron"));
+        until("it says why it is not started", &says_why).await;
+        let copies = read("copies");
+        // Some tries.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(says_why() && server.unfinished().exists());
+        std::fs::remove_file(&says).unwrap();
+        until("it is started", &|| read("served") == "copy\n").await;
+        assert_eq!(read("copies"), copies);
+        supervisor.stop().await;
+    }
+
+    /// Goal: a region that stands still and can be read is not down for copies that cannot be started, nor if the order
+    /// is renewed.
+    #[tokio::test]
+    async fn a_copy_that_cannot_be_started_does_not_take_the_place_of_the_old_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let server = with_programs(folder.path());
+        std::fs::write(folder.path().join("says"), "FATAL:  this copy is nonsense\n").unwrap();
         std::fs::create_dir(server.data()).unwrap();
         std::fs::write(server.data().join("PG_VERSION"), "15\n").unwrap();
         let (order, orders) = watch::channel(Some(RebuildFrom { at_least: LogIndex(1), keep_old: true }));
@@ -923,16 +986,21 @@ mod tests {
         until("the old server is started", &|| served() == "15\n").await;
         let pid = supervisor.state().pid.unwrap();
         std::fs::write(server.data().join("postmaster.pid"), format!("{pid}\n\n\n\n\n\n\nready\n")).unwrap();
-        until("it says why it is not copied", &|| {
-            supervisor.state().problem.is_some_and(|said| said.contains("FATAL:  this copy is nonsense"))
-        })
-        .await;
+        let says_why = || supervisor.state().problem.is_some_and(|said| said.contains("FATAL:  this copy is nonsense"));
+        until("it says why it is not copied", &says_why).await;
         assert!(!server.unfinished().exists() && !folder.path().join("postgres.kept").exists());
         order.send(None).unwrap();
         until("nothing is to be copied", &|| supervisor.state().problem.is_none()).await;
+        order.send(Some(RebuildFrom { at_least: LogIndex(1), keep_old: true })).unwrap();
+        until("it says again why it is not copied", &says_why).await;
         assert_eq!(supervisor.state().pid, Some(pid));
-        supervisor.stop().await;
+        assert_eq!(std::fs::read_to_string(folder.path().join("copies")).unwrap(), "copy\n".repeat(3));
         assert_eq!(served(), "15\n");
+        // Another one is carried out.
+        order.send(Some(RebuildFrom { at_least: LogIndex(2), keep_old: true })).unwrap();
+        until("it is copied", &|| std::fs::read_to_string(folder.path().join("copies")).unwrap().lines().count() > 3)
+            .await;
+        supervisor.stop().await;
     }
 
     /// Goal: what keeps the log from being shortened is not tried, and logged, ten times a second.
