@@ -128,6 +128,13 @@ typedef RelFileLocator OtRelFile;
 typedef RelFileNode OtRelFile;
 #endif
 
+/* 17: a partition's column has the sequence of its root's. */
+#if PG_VERSION_NUM >= 170000
+#define OT_IDENTITY_SEQUENCE(rel, attnum) getIdentitySequence(rel, attnum, true)
+#else
+#define OT_IDENTITY_SEQUENCE(rel, attnum) getIdentitySequence(RelationGetRelid(rel), attnum, true)
+#endif
+
 /* 17: PGPROC has no field pgprocno any more. */
 #if PG_VERSION_NUM >= 170000
 #define OT_PROC_NUMBER(proc) GetNumberFromPGProc(proc)

@@ -339,25 +339,23 @@ sequence_find_like_sources(List *elements)
 	foreach(lc, elements)
 	{
 		TableLikeClause *like = (TableLikeClause *) lfirst(lc);
-		Oid			relid;
-		ListCell   *owned;
+		Relation	rel;
 
 		if (!IsA(like, TableLikeClause) || !(like->options & CREATE_TABLE_LIKE_IDENTITY))
 			continue;
-		relid = RangeVarGetRelid(like->relation, AccessShareLock, true);
-		if (!OidIsValid(relid))
+		rel = relation_openrv_extended(like->relation, AccessShareLock, true);
+		if (rel == NULL)
 			continue;
-		foreach(owned, getOwnedSequences(relid))
+		for (AttrNumber n = 1; n <= RelationGetNumberOfAttributes(rel); n++)
 		{
+			Form_pg_attribute att = TupleDescAttr(RelationGetDescr(rel), n - 1);
 			OtSequenceLoaded *source = palloc(sizeof(OtSequenceLoaded));
-			Oid			table;
-			int32		column;
 
-			/* those of identity columns, which are found by column number */
-			if (sequenceIsOwned(lfirst_oid(owned), DEPENDENCY_INTERNAL, &table, &column) &&
-				ot_sequence_load(lfirst_oid(owned), source))
+			if (!att->attisdropped && att->attidentity != '\0' &&
+				ot_sequence_load(OT_IDENTITY_SEQUENCE(rel, n), source))
 				sources = lappend(sources, source);
 		}
+		relation_close(rel, NoLock);
 	}
 	return sources;
 }
@@ -399,7 +397,9 @@ sequence_undo_like(CreateSeqStmt *stmt)
 		source->here.maximum != defGetInt64(maximum))
 		ereport(ERROR,
 				(errcode(OT_ERR_LOST),
-				 errmsg("a sequence was altered while its definition was copied")));
+				 errmsg("a sequence was altered while its definition was copied"),
+				 errdetail("Sequence \"%s\" was to be made like it.", stmt->sequence->relname),
+				 errhint("Retry the transaction.")));
 	like_sources = list_delete_first(like_sources);
 	if (!source->adjusted)
 		return (Node *) stmt;

@@ -90,6 +90,20 @@ CREATE TABLE of_twins (LIKE twins INCLUDING IDENTITY);
 SELECT sequence_name, increment = 1 AS one, increment = :stride AS stride, increment_here = increment AS short
 FROM onetrip.sequences WHERE sequence_name ~ '^of_twins' ORDER BY 1;
 DROP TABLE of_twins, twins;
+-- From PostgreSQL 17 on, a partition has the identity columns of its root, in an order of its own.
+SELECT current_setting('server_version_num')::int >= 170000 AS shares_identity \gset
+\if :shares_identity
+CREATE TABLE root (a int GENERATED ALWAYS AS IDENTITY (MAXVALUE 20), k int,
+    b int GENERATED ALWAYS AS IDENTITY (INCREMENT :stride MAXVALUE 20)) PARTITION BY LIST (k);
+CREATE TABLE part (b int NOT NULL, k int, a int NOT NULL);
+ALTER TABLE root ATTACH PARTITION part FOR VALUES IN (1);
+CREATE TABLE of_part (LIKE part INCLUDING IDENTITY);
+DO $$ BEGIN
+    ASSERT (SELECT increment = 1 AND increment_here > 1 FROM onetrip.sequences WHERE sequence_name = 'of_part_a_seq');
+    ASSERT (SELECT increment > 1 AND increment_here = increment FROM onetrip.sequences WHERE sequence_name = 'of_part_b_seq');
+END $$;
+DROP TABLE of_part, root;
+\endif
 DROP SEQUENCE short, wide, short_cycle, short_fresh;
 
 -- At the end: an error without CYCLE, the node's own first value with CYCLE.
