@@ -885,6 +885,7 @@ commit_xact_callback(XactEvent event, void *arg)
 			ot_turn_forget(false);
 			commit_reset();
 			ot_sequence_told_used();
+			ot_ddl_forget_truncated_by_worker();
 			ot_write_set_reset();
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:

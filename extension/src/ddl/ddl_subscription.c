@@ -31,6 +31,7 @@ static struct
 	List	   *relids;
 	uint8		flags;
 	TimestampTz since;			/* when the publisher's statement came */
+	List	   *locked;			/* sequences that it has locked in this transaction */
 }			worker_truncation;
 
 /*
@@ -50,14 +51,18 @@ ot_ddl_truncates_by_worker(Relation rel)
 		ot_ddl_note_truncated_by_worker();
 	worker_truncation.since = GetCurrentStatementStartTimestamp();
 	ot_ddl_note_oid(&worker_truncation.relids, RelationGetRelid(rel));
-	/* it has locked the sequences that it is about to restart */
+	/* it has locked the sequences that it is about to restart; those of an earlier TRUNCATE stay locked */
 	foreach(lc, getOwnedSequences(RelationGetRelid(rel)))
 	{
 		LOCKTAG		tag;
 
 		SET_LOCKTAG_RELATION(tag, MyDatabaseId, lfirst_oid(lc));
-		if (OT_LOCK_IS_HELD_BY_ME(&tag, AccessExclusiveLock))
+		if (OT_LOCK_IS_HELD_BY_ME(&tag, AccessExclusiveLock) &&
+			!list_member_oid(worker_truncation.locked, lfirst_oid(lc)))
+		{
 			worker_truncation.flags |= OT_EMPTIED_RESTART;
+			ot_ddl_note_oid(&worker_truncation.locked, lfirst_oid(lc));
+		}
 	}
 }
 

@@ -202,7 +202,7 @@ async fn copied_and_followed(lab: &Lab) {
     );
     source
         .must(
-            "begin; truncate restarted restart identity; truncate kept; insert into thing values (3, 'three'); commit",
+            "begin; truncate restarted restart identity; truncate restarted, kept; insert into thing values (3, 'three'); commit",
         )
         .await;
     same(lab, THINGS).await;
