@@ -602,7 +602,7 @@ ot_capture_speculative(Relation rel, TupleTableSlot *slot)
 		if (info->indexes[i].runs_users_code)
 			ot_reads_note_table(rel);
 		else if (ot_capture_hash_index_value(&info->indexes[i], slot, &hash))
-			ot_reads_note_rolled_back(hash, info->relid);
+			ot_reads_note_value(rel, hash);
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(row_context);

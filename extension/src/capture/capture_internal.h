@@ -61,6 +61,7 @@ extern void ot_all_writes_seen(Relation rel);
 /* reads.c */
 extern void ot_reads_note_table(Relation rel);
 extern void ot_reads_note_insert(Relation rel);
+extern void ot_reads_note_value(Relation rel, OtHash hash);
 extern void ot_reads_put_pending(ReturnSetInfo *result);
 extern void ot_reads_fetch_begun(struct IndexFetchTableData *fetch);
 extern void ot_reads_note_rolled_back(OtHash hash, Oid relid);

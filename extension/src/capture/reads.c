@@ -240,6 +240,14 @@ reads_note_row(Oid relid, OtHash hash)
 		table->whole = true;
 }
 
+/* A row is put in if no other one has this value: whether it has been says so. */
+void
+ot_reads_note_value(Relation rel, OtHash hash)
+{
+	if (reads_are_wanted() && reads_are_certified(rel) && ot_format_level >= LEVEL)
+		reads_note_row(RelationGetRelid(rel), hash);
+}
+
 /*
  * A key that was taken in a savepoint which is rolled back.  The transaction may
  * still know from it what was there, as when it catches a violation of a unique

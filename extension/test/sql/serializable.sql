@@ -170,6 +170,7 @@ CALL reads('INSERT INTO t VALUES (20000, 5, 5) ON CONFLICT (u) DO NOTHING');
 CALL reads('INSERT INTO t VALUES (5, 5, 5) ON CONFLICT (id) DO UPDATE SET v = 5');
 CALL reads('DO $x$ BEGIN INSERT INTO t VALUES (20000, 5, 5); EXCEPTION WHEN unique_violation THEN NULL; END $x$');
 CALL reads('DO $x$ BEGIN INSERT INTO t VALUES (20000, 5, 5) ON CONFLICT (id) DO NOTHING; EXCEPTION WHEN unique_violation THEN NULL; END $x$');
+CALL reads('DO $x$ BEGIN INSERT INTO t SELECT g, g, 0 FROM generate_series(20001, 21001) g ON CONFLICT DO NOTHING; EXCEPTION WHEN unique_violation THEN NULL; END $x$');
 -- Who deletes the row takes no key of what a user's function has computed.
 CREATE FUNCTION same(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN $1; END';
 CREATE TABLE by_function (id int PRIMARY KEY, v int);
