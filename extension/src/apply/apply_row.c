@@ -251,7 +251,10 @@ apply_row_enter_user_context(OtUserContext *saved, Relation rel, bool own_settin
 
 /*
  * The unique indexes that jobs have built, or are about to, and that are not
- * valid yet.  Their region must not insist that others keep to them.
+ * valid yet.  Their region must not insist that others keep to them.  Nor does the
+ * worker wait for a value in them: who is in its way there may have a verdict of
+ * commit to come, since who deletes a value that a user's function computes has no
+ * key of it (evict.c).
  */
 static List *
 apply_row_find_unchecked(OpenTable *table)

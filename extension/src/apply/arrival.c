@@ -14,7 +14,8 @@
  * To the others it is a session that has run the same statements:
  *	- It begins once this server shows what the entry's keys are based on.  What
  *	  is decided between that and the entry does not conflict with it, or the
- *	  entry loses.
+ *	  entry loses; but for the deletion of a value that a user's function computes
+ *	  (capture.c), which may raise ERROR here, or make it wait.
  *	- Until the verdict it is evicted if it is in the way of an entry that is
  *	  decided first, and it evicts nobody itself.
  *	- After a verdict of commit it commits, or closes its connection to the node
