@@ -131,11 +131,22 @@ ot_write_set_keys_count(void)
 	return taken.nkeys;
 }
 
-/* The table of the last one, or InvalidOid. */
+/* The table of the last one of a row; without any, of the last one that is not of a read; or InvalidOid. */
 Oid
 ot_write_set_keys_last_table(void)
 {
-	return taken.nkeys > 0 ? taken.keys[taken.nkeys - 1].relid : InvalidOid;
+	Oid			table = InvalidOid;
+
+	for (int i = taken.nkeys - 1; i >= 0; i--)
+	{
+		if (taken.keys[i].read)
+			continue;
+		if (ItemPointerIsValid(&taken.keys[i].tid))
+			return taken.keys[i].relid;
+		if (!OidIsValid(table))
+			table = taken.keys[i].relid;
+	}
+	return table;
 }
 
 /* The size that they have in the entry. */

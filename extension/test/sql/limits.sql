@@ -30,6 +30,15 @@ SELECT count(*) FROM (SELECT id FROM many WHERE id <= 3000 FOR KEY SHARE) locked
 SELECT count(*) FROM onetrip.pending_keys();
 COMMIT;
 RESET onetrip.max_write_set;
+-- At COMMIT what was read counts, too; that is no row that was changed or locked.
+SET onetrip.max_write_set = '64kB';
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SET LOCAL enable_seqscan = off;
+SET LOCAL enable_bitmapscan = off;
+INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(2001, 2050) g;
+DO $$ BEGIN FOR n IN 1..1000 LOOP PERFORM FROM many WHERE id = n; END LOOP; END $$;
+COMMIT;
+RESET onetrip.max_write_set;
 -- No key without the privilege for its lock.
 CREATE ROLE onetrip_test_user;
 GRANT USAGE ON SCHEMA limits TO onetrip_test_user;
