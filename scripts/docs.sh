@@ -30,7 +30,7 @@ title() {
         echo "- [$(title "$page")](${page#docs/})"
     done
     printf '\n# Measurements\n'
-    find docs/measurements -name '*.md' | LC_ALL=C sort | while IFS= read -r page; do
+    find docs/measurements -mindepth 2 -name '*.md' | LC_ALL=C sort | while IFS= read -r page; do
         echo "- [$(title "$page")](${page#docs/})"
     done
 } >"$source/src/SUMMARY.md"
