@@ -917,7 +917,9 @@ mod tests {
         let script = format!(
             "case \"$*\" in *-V*|*--version*) echo 'postgres (PostgreSQL) 15.20'; exit;;\n\
              *--single*) ! cat '{0}/says' >&2; exit;; *-C*) exit;; esac\n\
-             cat '{0}/postgres/PG_VERSION' >> '{0}/served'; exec sleep 600",
+             cat '{0}/postgres/PG_VERSION' >> '{0}/served'\n\
+             # As PostgreSQL does, whatever signals it was started without.\n\
+             exec perl -e '$SIG{{INT}} = $SIG{{QUIT}} = sub {{ exit }}; sleep 600'",
             folder.display()
         );
         write_program(&bin_dir.join("postgres"), &script);
