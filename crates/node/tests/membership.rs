@@ -264,7 +264,15 @@ async fn a_joining_node_orders_a_copy_and_takes_one_that_is_ahead() -> Result<()
         read_only: false,
         read_only_without_majority: false,
     };
-    let new = cluster.join(0, secret, |config| config.postgres = Some(postgres)).await?;
+    let new = cluster
+        .join(0, secret, |config| {
+            config.postgres = Some(postgres);
+            // The worker is this process, and a node takes only those that work in its server's folder.
+            let here = std::env::current_dir().expect("the folder of the test");
+            std::fs::create_dir_all(&config.data_dir).expect("the node's folder");
+            std::os::unix::fs::symlink(here, config.data_dir.join("postgres")).expect("its server's folder");
+        })
+        .await?;
     wait_for("the learner to be connected", || async {
         let status = cluster.status(0).await?;
         let members = status["members"].as_array().context("members")?;
