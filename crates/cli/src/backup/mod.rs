@@ -298,8 +298,7 @@ fn copy_log(config: &NodeConfig, after: (LogIndex, Term), position: LogIndex, ti
     Ok(writer.close()?)
 }
 
-/// Links in `pg_tblspc` point outside the folder.
-/// The folders of those outside of `data`.
+/// The folders of those outside of `data`: links in `pg_tblspc` point there.
 fn tablespaces(data: &Path) -> Result<Vec<String>> {
     let links = std::fs::read_dir(data.join("pg_tblspc")).context("read pg_tblspc")?;
     let folder = |link: std::io::Result<DirEntry>| {
