@@ -1,4 +1,4 @@
-//! What the node does about a server that does not start, or has to be copied: with programs that stand for PostgreSQL's.
+//! What the node does about a server that does not start, or has to be copied: programs stand for PostgreSQL's.
 
 use super::super::donor::{Boxed, Donor, Donors, Stream};
 use super::super::{example, write_program};
