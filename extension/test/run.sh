@@ -1,5 +1,6 @@
 #!/bin/bash
 # The extension's tests on one node: sql/ (one session), specs/ (several) and t/ (with restarts).  Node and PostgreSQL are real.
+# If all of them run, t/ has a node of its own, beside that of the others.
 #
 # Called by `make -C extension check-all`.  The tests run what is installed in PostgreSQL's folders (`make setup`).
 #   TESTS="capture toast"  only these of sql/ (and setup, always); SPECS and RESTARTS (t/) likewise; =none for none
@@ -31,10 +32,13 @@ work=$(mktemp -d /var/tmp/onetrip-test.XXXXXX)
 chmod 755 "$work"
 node=
 running=
+beside=
+all=
 under_way=
 clean_up() {
     local status=$?
     trap - EXIT
+    [ -z "$beside" ] || { kill -TERM "$beside" 2>/dev/null && wait "$beside"; } || true
     [ -z "$under_way" ] || echo "test $under_way: FAILED at a command, after which no test can run: ${wrong:-see above}"
     [ -z "$running" ] || kill -TERM "$running" 2>/dev/null || true
     if [ -n "$node" ] && kill -TERM "$node" 2>/dev/null; then
@@ -203,6 +207,14 @@ names() {
     done | LC_ALL=C sort
 }
 
+# The ports of this node are in use by now, so the other one takes others.
+if [ -z "${TESTS:-}${SPECS:-}${RESTARTS:-}" ]; then
+    TESTS=none SPECS=none RESTARTS=$(names t sh) ONETRIP=$work/onetrip ./run.sh >"$work/beside.log" 2>&1 &
+    beside=$!
+    RESTARTS=none
+    all=yes
+fi
+
 tests=${TESTS:-$(names sql sql | grep -vx setup)}
 specs=${SPECS:-$(names specs spec)}
 [ "$specs" = none ] && specs=
@@ -227,7 +239,7 @@ examples() {
         failed=$((failed + 1))
     fi
 }
-if [ -z "${TESTS:-}${SPECS:-}" ]; then
+if [ -n "$all" ]; then
     examples ../../docs/settings.md
     examples ../../docs/functions.md
 fi
@@ -256,6 +268,17 @@ for test in $restarts; do
         passed=$((passed + 1))
     fi
 done
+
+if [ -n "$beside" ]; then
+    status=0
+    wait "$beside" || status=$?
+    beside=
+    counts='^([0-9]+) passed, ([0-9]+) failed$'
+    grep -vE "$counts" "$work/beside.log" || true
+    read -r its_passed its_failed < <(sed -nE "s/$counts/\\1 \\2/p" "$work/beside.log") || its_passed=0 its_failed=1
+    [ "$status" -eq 0 ] || [ "$its_failed" -gt 0 ] || its_failed=1
+    passed=$((passed + its_passed)) failed=$((failed + its_failed))
+fi
 
 if ! kill -0 "$node" 2>/dev/null; then
     tail -n 30 "$work/node.log" >&2
