@@ -18,18 +18,13 @@
 use super::{ConnId, Context, Outbox, Router};
 use crate::agent::{ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY};
 use crate::certifier::Verdict;
-use crate::ids::{LogIndex, NodeId, TxnId};
+use crate::ids::{LogIndex, TxnId};
 use bytes::Bytes;
 
 /// Bytes in one answer, at most.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// That a transaction is written is said again this many ticks later, since a proposal may be lost.
 const SAY_AGAIN_TICKS: u64 = 50;
-
-/// Who was waited for in vain is not waited for again for this long.
-const LATE_TICKS: u64 = 3_000;
-/// This node's server stands still if it has not gone on for so long, although there is something to apply.
-const BEHIND_TICKS: u64 = 10;
 
 pub(super) struct ArrivalWorker {
     pub conn: ConnId,
@@ -107,22 +102,6 @@ impl<O: Outbox> Router<O> {
         }
         self.said_written = (arriving.txn, context.tick + SAY_AGAIN_TICKS);
         Some(arriving.encode_written(self.me))
-    }
-
-    /// The server here has not gone on for a while, although there is something to apply: a session may be in the way
-    /// that has proposed, and so cannot give way.
-    pub(super) fn stands_still<L>(&mut self, context: &Context<'_, L>) -> bool {
-        let is_behind = self.applied.is_some_and(|applied| applied < context.certifier.last_committed());
-        if self.shown_since.0 != self.applied || !is_behind {
-            self.shown_since = (self.applied, context.tick);
-        }
-        is_behind && self.shown_since.1 + BEHIND_TICKS <= context.tick
-    }
-
-    /// Those of these nodes whose servers are to be waited for.
-    pub(super) fn servers_to_wait_for(&mut self, servers: &[NodeId], tick: u64) -> Vec<NodeId> {
-        self.late.retain(|_, since| *since + LATE_TICKS > tick);
-        servers.iter().copied().filter(|node| !self.late.contains_key(node)).collect()
     }
 
     /// Whether the arrival worker commits the entry here, which it is told.

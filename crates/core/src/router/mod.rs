@@ -11,8 +11,10 @@
 
 mod arrival;
 mod feed;
+mod large;
 mod outside;
 mod settle;
+mod worker;
 
 pub use outside::{refusal, refusal_as, AgentEvent, ConnId, Event, LockEvent, Log, Outbox, Permit, Read, Way};
 
@@ -30,7 +32,7 @@ use arrival::ArrivalWorker;
 use bytes::Bytes;
 use feed::Feed;
 use settle::Settling;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,12 +49,6 @@ pub(crate) fn ticks_on_the_way(raw: &Bytes) -> u64 {
     raw.len() as u64 / BYTES_PER_TICK
 }
 
-/// A large transaction for which no session waits any more is cancelled after this long.
-const ABANDONED_TICKS: u64 = 100;
-/// An apply worker that begins at the same index more often than this does not get on.
-const BEGINS_MAX: u32 = 3;
-/// PostgreSQL may end at an entry this often before the entry is taken for the cause.
-const LIVES_MAX: u32 = 3;
 /// An entry with more keys than this is proposed even if it has lost already: looking would take too long.
 const JUDGED_KEYS_MAX: usize = 1_000;
 
@@ -301,93 +297,22 @@ impl<O: Outbox> Router<O> {
         outbox: Arc<O>,
         context: &mut Context<'_, L>,
     ) -> Result<(), L::Error> {
-        if hello.role == Role::ApplyWorker && !self.can_welcome(hello, context) {
-            self.problem = (hello.applied > context.log.last_index()).then(|| {
-                format!(
-                    "PostgreSQL stands at log index {}, this node's log ends at {}: the rest must come from the other members first",
-                    hello.applied,
-                    context.log.last_index()
-                )
-            });
-            if let Some((.., old)) = self.early_worker.replace((conn, hello.clone(), outbox)) {
-                old.close();
-            }
-            return Ok(());
-        }
-        let committed = context.certifier.last_committed();
-        let (node, region) = (self.me, self.region.clone());
-        let welcome = ToPostgres::Welcome { version: VERSION, node, region, committed }.encode();
-        let is_backend = hello.role == Role::Backend;
-        if hello.role == Role::ArrivalWorker {
-            if let Some(old) = self.arrival.take() {
-                self.close(old.conn);
-            }
-            self.arrival = Some(ArrivalWorker::new(conn));
-        }
-        if hello.role == Role::ApplyWorker {
-            if let Some(old) = self.feed.take() {
-                self.close(old.conn);
-            }
-            // Rule 3: the worker gets everything above its applied index, wherever that came from.
-            let known = context.committed_indexes.after(hello.applied).map(Iterator::collect::<VecDeque<_>>);
-            let first = context.log.first_index();
-            let Some(missed) = known.filter(|missed| missed.front().is_none_or(|(at, _)| *at >= first)) else {
-                // It was not away: one that was shows at least what it has called safe, and none begins with nothing.
-                let forgot = hello.applied == LogIndex::ZERO || self.durable.is_some_and(|safe| hello.applied < safe);
-                let problem = match forgot {
-                    true => format!(
-                        "PostgreSQL stands at log index {}, below what it had safe on disk before: its data folder is an older \
-                         one, or its position in the log, the replication origin \"onetrip\", is lost",
-                        hello.applied
-                    ),
-                    false => format!(
-                        "PostgreSQL stands at log index {}, but this node can bring it on only from {first}: its data folder \
-                         must be made anew from another member's",
-                        hello.applied
-                    ),
-                };
-                if self.problem.as_ref() != Some(&problem) {
-                    self.events.push(Event::NeedsRebuild { applied: hello.applied, problem: problem.clone() });
+        match hello.role {
+            Role::ApplyWorker => {
+                if !self.open_worker(conn, hello, &outbox, context)? {
+                    return Ok(());
                 }
-                self.needs_rebuild = !forgot;
-                // A copy of one that shows this can be brought on, and what this server alone has is kept.
-                self.stuck = forgot.then(|| (context.committed_indexes.feedable_from(first), problem.clone()));
-                self.problem = Some(problem);
-                outbox.close();
-                return Ok(());
-            };
-            self.needs_rebuild = false;
-            self.problem = None;
-            self.stuck = None;
-            let no_further = !missed.is_empty() && self.applied == Some(hello.applied);
-            let another_life = self.life != 0 && self.life != hello.incarnation;
-            self.lost_lives = if no_further { self.lost_lives + u32::from(another_life) } else { 0 };
-            self.life = hello.incarnation;
-            if let Some((at, _)) = missed.front().filter(|_| self.lost_lives >= LIVES_MAX) {
-                let why = format!("PostgreSQL ended {} times while applying it", self.lost_lives);
-                self.stuck = Some((*at, why));
             }
-            if !missed.is_empty() {
-                let again = if self.begun.0 == hello.applied { self.begun.1 + 1 } else { 1 };
-                self.begun = (hello.applied, again);
-                self.problem = (again > BEGINS_MAX).then(|| {
-                    format!(
-                        "PostgreSQL's apply worker has begun {again} times at log index {} and comes no further: `SELECT failing, \
-                         failure FROM onetrip.status` and postgres.log say why",
-                        hello.applied
-                    )
-                });
+            Role::ArrivalWorker => {
+                if let Some(old) = self.arrival.take() {
+                    self.close(old.conn);
+                }
+                self.arrival = Some(ArrivalWorker::new(conn));
+                outbox.send([self.welcome(context.certifier)]);
             }
-            // This has to leave before anything that the feed sends.
-            outbox.send([welcome]);
-            self.settling.runs(hello.incarnation, context.certifier.running_incarnation(node));
-            let feed = Feed::new(conn, outbox.clone(), missed);
-            self.events.push(Event::WorkerConnected { applied: hello.applied, committed, missed: feed.waiting() });
-            self.feed = Some(feed);
-            self.position(hello.applied, hello.durable, context)?;
-        } else {
-            outbox.send([welcome]);
+            Role::Backend => _ = outbox.send([self.welcome(context.certifier)]),
         }
+        let is_backend = hello.role == Role::Backend;
         let (pid, takes_times, locks) = (hello.pid, hello.takes_times(), false);
         let (waiting, in_doubt, reading, awaiting) = (None, None, None, None);
         let fresh = Conn { outbox, is_backend, pid, takes_times, waiting, in_doubt, reading, awaiting, locks };
@@ -395,50 +320,9 @@ impl<O: Outbox> Router<O> {
         Ok(())
     }
 
-    /// After a restart, the end of the log waits for a leader, which says how much of it is committed or truncates it.
-    /// Until then WELCOME would name too low an index, and PostgreSQL would let clients in that miss what was
-    /// acknowledged to them.  Also, a copy of another member's PostgreSQL may be ahead of what this node has decided.
-    fn can_welcome<L: Log>(&self, hello: &Hello, context: &Context<'_, L>) -> bool {
-        context.certifier.decided() >= self.last_at_start.min(context.log.last_index()).max(hello.applied)
-    }
-
-    /// Welcomes the apply worker that had to wait.
-    pub fn let_worker_in<L: Log>(&mut self, context: &mut Context<'_, L>) -> Result<(), L::Error> {
-        if self.early_worker.as_ref().is_none_or(|(_, hello, _)| !self.can_welcome(hello, context)) {
-            return Ok(());
-        }
-        match self.early_worker.take() {
-            Some((conn, hello, outbox)) => self.open(conn, &hello, outbox, context),
-            None => Ok(()),
-        }
-    }
-
-    fn position<L: Log>(
-        &mut self,
-        applied: LogIndex,
-        durable: LogIndex,
-        context: &mut Context<'_, L>,
-    ) -> Result<(), L::Error> {
-        if self.applied.is_some_and(|before| before < applied) {
-            self.lost_lives = 0;
-        }
-        if self.stuck.as_ref().is_some_and(|(at, _)| *at <= applied) {
-            self.stuck = None;
-        }
-        self.applied = Some(applied);
-        self.durable = Some(durable);
-        if self.begun.1 > 0 && applied > self.begun.0 {
-            if self.begun.1 > BEGINS_MAX {
-                self.problem = None;
-            }
-            self.begun.1 = 0;
-        }
-        context.committed_indexes.forget_to(durable.min(applied));
-        if let Some(feed) = &mut self.feed {
-            feed.position(applied);
-            feed.pump(context.log, context.certifier, context.members)?;
-        }
-        Ok(())
+    fn welcome(&self, certifier: &Certifier) -> Bytes {
+        let (node, region, committed) = (self.me, self.region.clone(), certifier.last_committed());
+        ToPostgres::Welcome { version: VERSION, node, region, committed }.encode()
     }
 
     fn propose<L: Log>(
@@ -540,79 +424,6 @@ impl<O: Outbox> Router<O> {
         at_once
     }
 
-    /// A transaction of this node travels in parts.
-    pub fn has_large(&self) -> bool {
-        !self.large.is_empty()
-    }
-
-    /// That one does, and it is known what has become of its session.
-    pub fn is_large(&self, txn: &TxnId) -> bool {
-        self.large.contains_key(txn)
-    }
-
-    /// What to propose now of the transactions that travel in parts.  `servers`: the other nodes that have a server,
-    /// and are not away.
-    pub fn parts_to_propose<L>(&mut self, servers: &[NodeId], context: &Context<'_, L>) -> Vec<Bytes> {
-        let arriving = context.certifier.arriving();
-        let (mut proposals, servers) = match self.stands_still(context) {
-            true => (self.end_what_has_lost(context).into_iter().collect(), Vec::new()),
-            false => (Vec::new(), self.servers_to_wait_for(servers, context.tick)),
-        };
-        self.large.retain(|txn, cancel_at| {
-            let is_to_arrive = context.certifier.is_to_arrive(txn);
-            let pending = self.pending.get_mut(txn);
-            let Some((pending, parts)) = pending.and_then(|p| p.parts.take().map(|parts| (p, parts))) else {
-                // The session may propose it again on a new connection; but other transactions wait for this one.
-                if *cancel_at.get_or_insert(context.tick + ABANDONED_TICKS) <= context.tick {
-                    *cancel_at = None;
-                    proposals.push(Entry::encode_cancel(txn));
-                }
-                return is_to_arrive;
-            };
-            let parts = pending.parts.insert(parts);
-            let before = proposals.len();
-            match arriving {
-                Some(arriving) if arriving.txn != *txn => {
-                    if !is_to_arrive {
-                        proposals.extend(parts.ask(txn, &pending.raw));
-                    }
-                }
-                _ => proposals.extend(parts.next(txn, &pending.raw, arriving, &self.sizes, context.now, &servers)),
-            }
-            if proposals.len() > before {
-                (pending.resend_at, pending.resend_ticks) = (context.tick + RESEND_TICKS, RESEND_TICKS);
-            }
-            self.late.extend(parts.late.drain(..).map(|node| (node, context.tick)));
-            true
-        });
-        proposals
-    }
-
-    /// Ends a large transaction if it has lost to what the server here is to apply next, which may be waiting for its
-    /// locks.  Its session is told; what this returns is to be proposed in the place of the rest.  One at a time, since
-    /// each may have millions of keys.
-    fn end_what_has_lost<L>(&mut self, context: &Context<'_, L>) -> Option<Bytes> {
-        let (next, _) = context.committed_indexes.after(self.applied?)?.next()?;
-        let is_judged = |txn: &&TxnId| self.pending.get(txn).is_none_or(|pending| pending.judged == next);
-        let txn = *self.large.keys().find(|txn| !is_judged(txn))?;
-        let pending = self.pending.get_mut(&txn)?;
-        pending.judged = next;
-        let (conn, mut entry) = (pending.conn, Entry::decode(pending.raw.clone()).ok()?);
-        let verdict = context.certifier.has_lost_to(next, &entry)?;
-        self.pending.remove(&txn);
-        if let Some(c) = self.conns.get_mut(&conn) {
-            c.waiting = None;
-        }
-        let zero = LogIndex::ZERO;
-        self.tell(conn, (txn, zero), verdict, zero, (String::new(), None), context.members);
-        // Its keys are enough for it to lose, which counts (`certifier::reserved`).
-        entry.write_set = Bytes::new();
-        Some(match entry.key_count() <= JUDGED_KEYS_MAX {
-            true => entry.encoded(),
-            false => Entry::encode_cancel(&txn),
-        })
-    }
-
     /// A session here waits for it.
     pub fn is_pending(&self, txn: &TxnId) -> bool {
         self.pending.contains_key(txn)
@@ -658,43 +469,6 @@ impl<O: Outbox> Router<O> {
         }
         if let Some(feed) = self.feed.as_mut().filter(|_| verdict.commits()) {
             feed.push(at, previous);
-        }
-    }
-
-    fn part_is_there<L>(&mut self, txn: &TxnId, counts: bool, context: &Context<'_, L>) {
-        let Some(pending) = self.pending.get_mut(txn) else { return };
-        let Some(parts) = &mut pending.parts else { return };
-        if counts {
-            (pending.resend_at, pending.resend_ticks) = (context.tick + RESEND_TICKS, RESEND_TICKS);
-        } else if context.certifier.arriving().is_some_and(|arriving| arriving.txn != *txn) {
-            // Another transaction came first, and this one comes after it.
-            parts.again();
-        }
-    }
-
-    /// Sends the apply worker what was decided, all at once.
-    pub fn feed_worker<L: Log>(&mut self, context: &Context<'_, L>) -> Result<(), L::Error> {
-        match &mut self.feed {
-            Some(feed) => feed.pump(context.log, context.certifier, context.members),
-            None => Ok(()),
-        }
-    }
-
-    /// The entry at `at` leaves one out.  If PostgreSQL does not show that one, it is to forget what it has been sent
-    /// of it.
-    fn leaves_out(&mut self, at: LogIndex, left_out: LogIndex, previous: LogIndex) {
-        let worker = self.arrival.as_ref().and_then(|worker| self.conns.get(&worker.conn));
-        if worker.and_then(|c| c.in_doubt).is_some_and(|(_, doubted)| doubted == left_out) {
-            self.close_arrival_worker();
-        }
-        if self.applied.is_some_and(|applied| applied >= left_out) {
-            if let Some(feed) = &mut self.feed {
-                feed.push(at, previous);
-            }
-        } else if let Some(feed) = self.feed.take() {
-            self.events.push(Event::WorkerLeavesOut { at, left_out });
-            feed.close();
-            self.conns.remove(&feed.conn);
         }
     }
 
@@ -887,24 +661,9 @@ impl<O: Outbox> Router<O> {
         }
     }
 
-    /// This is the apply worker's connection.
-    fn is_worker(&self, conn: ConnId) -> bool {
-        self.feed.as_ref().is_some_and(|feed| feed.conn == conn)
-    }
-
-    /// An apply worker is connected and gets what it lacks.
-    pub fn is_fed(&self) -> bool {
-        self.feed.is_some()
-    }
-
     /// The entry that PostgreSQL cannot apply, however long it tries, and why.
     pub fn stuck(&self) -> Option<&(LogIndex, String)> {
         self.stuck.as_ref()
-    }
-
-    /// PostgreSQL has begun again and again at the same place, and shows nothing newer.
-    pub fn comes_no_further(&self) -> bool {
-        self.stuck.is_some() || self.begun.1 > BEGINS_MAX
     }
 
     /// PostgreSQL's data folder is of no use any more.
