@@ -22,7 +22,7 @@ use std::future::Future;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
+use std::pin::{pin, Pin};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -117,42 +117,24 @@ pub(super) async fn copy(
         drop(door);
         match copied {
             Some(Ok(())) => {
-                let (mut said, mut give_up_at) = (String::new(), None);
                 let may_wait = !could_serve(server, order);
-                let started = loop {
-                    let why = match own_settings(server).await {
-                        Ok(()) => match make_own(server).await {
-                            Err(e) if may_wait && !is_of_the_copy(&e) => {
-                                let now = Instant::now();
-                                if now >= *give_up_at.get_or_insert(now + TRY_TO_START_FOR) {
-                                    break Err(e);
-                                }
-                                not_started(server, &e)
-                            }
-                            started => break started,
-                        },
-                        Err(PostgresError::Refused(why)) => why,
-                        Err(e) => {
-                            remove_unfinished(server).await?;
-                            return Err(PostgresError::Copy(e.to_string()));
-                        }
-                    };
-                    if said != why {
-                        tracing::error!("{why}");
-                        said.clone_from(&why);
-                    }
-                    report(state.clone(), Some(why));
-                    let is_withdrawn = tokio::time::timeout(TRY_COPY_EVERY, &mut withdrawn).await.is_ok();
-                    if is_withdrawn {
+                let tell = |why| report(state.clone(), Some(why));
+                match try_to_make_own(server, may_wait, withdrawn.as_mut(), tell).await {
+                    Ok(Made::Own) => {}
+                    Ok(Made::Withdrawn) => {
                         remove_unfinished(server).await?;
                         return Ok(None);
                     }
-                };
-                if let Err(e) = started {
-                    remove_unfinished(server).await?;
-                    tracing::error!(donor = %donor.node, "the copy of PostgreSQL's folder cannot be started: {e}");
-                    (last_error, of_no_use) = (Some((donor, e)), true);
-                    continue;
+                    Ok(Made::OfNoUse(e)) => {
+                        remove_unfinished(server).await?;
+                        tracing::error!(donor = %donor.node, "the copy of PostgreSQL's folder cannot be started: {e}");
+                        (last_error, of_no_use) = (Some((donor, e)), true);
+                        continue;
+                    }
+                    Err(e) => {
+                        remove_unfinished(server).await?;
+                        return Err(PostgresError::Copy(e.to_string()));
+                    }
                 }
                 let keep_old = order.is_some_and(|order| order.keep_old);
                 let places = Places::of(server);
@@ -191,6 +173,51 @@ pub(super) async fn copy(
         }
         None => PostgresError::Refused("no member's PostgreSQL can be copied".into()),
     })
+}
+
+/// What has become of a whole copy that is not in its place yet.
+enum Made {
+    /// This node's own; PostgreSQL has been started on it.
+    Own,
+    OfNoUse(PostgresError),
+    /// Nobody wants it any more.
+    Withdrawn,
+}
+
+/// Makes a whole copy this node's own, and tries again while it is this machine that lacks something.  `may_wait`: also
+/// if PostgreSQL does not start on it; `tell`: why it is not done yet.
+async fn try_to_make_own(
+    server: &Server,
+    may_wait: bool,
+    mut withdrawn: Pin<&mut impl Future<Output = ()>>,
+    mut tell: impl FnMut(String),
+) -> Result<Made, PostgresError> {
+    let (mut said, mut give_up_at) = (String::new(), None);
+    loop {
+        let why = match own_settings(server).await {
+            Ok(()) => match make_own(server).await {
+                Ok(()) => return Ok(Made::Own),
+                Err(e) if may_wait && !is_of_the_copy(&e) => {
+                    let now = Instant::now();
+                    if now >= *give_up_at.get_or_insert(now + TRY_TO_START_FOR) {
+                        return Ok(Made::OfNoUse(e));
+                    }
+                    not_started(server, &e)
+                }
+                Err(e) => return Ok(Made::OfNoUse(e)),
+            },
+            Err(PostgresError::Refused(why)) => why,
+            Err(e) => return Err(e),
+        };
+        if said != why {
+            tracing::error!("{why}");
+            said.clone_from(&why);
+        }
+        tell(why);
+        if tokio::time::timeout(TRY_COPY_EVERY, &mut withdrawn).await.is_ok() {
+            return Ok(Made::Withdrawn);
+        }
+    }
 }
 
 /// Whether the old folder can at least be read while nothing is copied.
