@@ -240,7 +240,10 @@ reads_note_row(Oid relid, OtHash hash)
 		table->whole = true;
 }
 
-/* A row is put in if no other one has this value: whether it has been says so. */
+/*
+ * Notes as read whether any row has this value: an INSERT ... ON CONFLICT that fails
+ * because one has tells its transaction so, if that catches the error.
+ */
 void
 ot_reads_note_value(Relation rel, OtHash hash)
 {

@@ -349,10 +349,12 @@ sequence_find_like_sources(List *elements)
 		for (AttrNumber n = 1; n <= RelationGetNumberOfAttributes(rel); n++)
 		{
 			Form_pg_attribute att = TupleDescAttr(RelationGetDescr(rel), n - 1);
-			OtSequenceLoaded *source = palloc(sizeof(OtSequenceLoaded));
+			OtSequenceLoaded *source;
 
-			if (!att->attisdropped && att->attidentity != '\0' &&
-				ot_sequence_load(OT_IDENTITY_SEQUENCE(rel, n), source))
+			if (att->attisdropped || att->attidentity == '\0')
+				continue;
+			source = palloc(sizeof(OtSequenceLoaded));
+			if (ot_sequence_load(OT_IDENTITY_SEQUENCE(rel, n), source))
 				sources = lappend(sources, source);
 		}
 		relation_close(rel, NoLock);
