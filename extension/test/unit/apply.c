@@ -19,9 +19,6 @@
 #include "utils/guc.h"
 #include "utils/pgstat_internal.h"
 
-#include "capture/capture.h"
-
-PG_FUNCTION_INFO_V1(unit_write_set);
 PG_FUNCTION_INFO_V1(unit_apply);
 PG_FUNCTION_INFO_V1(unit_damage);
 PG_FUNCTION_INFO_V1(unit_fault);
@@ -29,29 +26,6 @@ PG_FUNCTION_INFO_V1(unit_fault);
 static void
 unit_failure_in_function(void *arg)
 {
-}
-
-/*
- * unit_write_set() returns bytea: the operations of this transaction, as they
- * would be sent.
- */
-Datum
-unit_write_set(PG_FUNCTION_ARGS)
-{
-	OtTxnId		txn = {1, 1, 1};
-	StringInfoData entry;
-	OtReader	r = {0};
-	uint32		nkeys;
-
-	ot_large_object_capture_cuts();
-	initStringInfo(&entry);
-	ot_write_set_encode(txn, &entry);
-	r.at = entry.data;
-	r.end = entry.data + entry.len;
-	(void) ot_get_bytes(&r, OT_TXN_ID_BYTES + 1);
-	nkeys = ot_get_u32(&r);
-	(void) ot_get_bytes(&r, nkeys * 17);
-	PG_RETURN_BYTEA_P(cstring_to_text_with_len(r.at, r.end - r.at));
 }
 
 /*
