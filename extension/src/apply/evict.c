@@ -55,6 +55,9 @@
  * privilege.  Once it has been so for max_apply_delay, the evictor ends the session
  * that holds most locks, one each second until the worker goes on.
  *
+ * And one that has nothing to do with entries: a job (jobs.c) that somebody waits for
+ * is cancelled.
+ *
  * Runs in the apply worker and the evictor; what the evicted transaction does
  * is in eviction.c.
  *
@@ -83,6 +86,8 @@
 #include "storage/procarray.h"
 #include "storage/procsignal.h"
 #include "tcop/tcopprot.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -110,6 +115,9 @@
 #define IDLE_READER_MS 1000
 /* How often the evictor looks whether the lock table is full, while the worker stands. */
 #define LOCK_TABLE_MS 1000
+/* How often it looks whether somebody waits for a job, and how long one has to give way. */
+#define JOB_LOOK_MS 200
+#define JOB_END_MS 1000
 
 /* What the evictor knows about a process that waits for its client. */
 typedef struct Watch
@@ -700,6 +708,88 @@ evict_from_full_lock_table(bool stands)
 	evict_signal_process(pid, SIGTERM);
 }
 
+/* Does the process wait for this one in the lock manager? */
+static bool
+evict_waits_for(int waiter, int pid)
+{
+	Datum	   *pids;
+	int			npids;
+
+	deconstruct_array(DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(waiter))),
+					  INT4OID, sizeof(int32), true, TYPALIGN_INT, &pids, NULL, &npids);
+	for (int i = 0; i < npids; i++)
+	{
+		if (DatumGetInt32(pids[i]) == pid)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * A process that has waited for this one for as long as PostgreSQL lets one wait for
+ * autovacuum, or 0.  The apply worker and who has the turn are looked after above.
+ */
+static int
+evict_find_waiter(int pid, int worker)
+{
+	OtLogIndex	turn;
+	int			holder = ot_turn_holder(&turn);
+	TimestampTz now = GetCurrentTimestamp();	/* as waitStart is */
+	int			found = 0;
+
+	StartTransactionCommand();
+	for (int i = 0; i < ProcGlobal->allProcCount && found == 0; i++)
+	{
+		PGPROC	   *proc = &ProcGlobal->allProcs[i];
+		int			waiter = *(volatile int *) &proc->pid;
+		TimestampTz since = pg_atomic_read_u64(&proc->waitStart);
+
+		if (i != worker && i != holder && waiter != 0 && since != 0 &&
+			TimestampDifferenceExceeds(since, now, DeadlockTimeout) && evict_waits_for(waiter, pid))
+			found = waiter;
+	}
+	CommitTransactionCommand();
+	return found;
+}
+
+/* Cancels the job that runs, if somebody has waited for it, and it gives way. */
+static void
+evict_job(int worker)
+{
+	static TimestampTz next = 0;
+	TimestampTz now = ot_now();
+	TimestampTz from;
+	int			pid;
+	int			waiter;
+
+	SpinLockAcquire(&ot_worker->mutex);
+	from = ot_worker->job_gives_way_at;
+	pid = from == 0 ? 0 : ProcGlobal->allProcs[ot_worker->job_worker].pid;
+	SpinLockRelease(&ot_worker->mutex);
+	if (pid == 0 || from > now || next > now)
+		return;
+	next = TimestampTzPlusMilliseconds(now, JOB_LOOK_MS);
+	waiter = evict_find_waiter(pid, worker);
+	if (waiter == 0)
+		return;
+	SpinLockAcquire(&ot_worker->mutex);
+	if (ot_worker->job_gives_way_at != from)
+		waiter = 0;
+	else
+	{
+		ot_worker->job_gives_way = true;
+		/* a function may have caught it */
+		ot_worker->job_gives_way_at = TimestampTzPlusMilliseconds(now, JOB_END_MS);
+	}
+	SpinLockRelease(&ot_worker->mutex);
+	if (waiter == 0)
+		return;
+	/* if the job ends just now, another step of the worker fails, which it repeats */
+	evict_signal_process(pid, SIGINT);
+	ereport(LOG,
+			(errmsg("the onetrip job worker gives way to process %d, which has waited for it", waiter)));
+}
+
 /* Has the worker failed at an entry, without having applied it since, or is it not there? */
 static bool
 evict_worker_stands(int worker, OtLogIndex failing)
@@ -755,6 +845,7 @@ ot_evictor_main(Datum arg)
 		}
 		evict_for_holder();
 		evict_from_full_lock_table(evict_worker_stands(worker, failing));
+		evict_job(worker);
 
 		ot_wait_latch(applying.value != 0 || seen.value != 0 ? BUSY_MS : IDLE_MS);
 		if (applying.value == 0)

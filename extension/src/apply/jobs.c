@@ -16,7 +16,9 @@
  *
  * The worker is an ordinary process to the evictor: an entry that needs a lock
  * which a job holds has it cancelled after onetrip.max_apply_delay.  It is never
- * in the way of a turn.
+ * in the way of a turn.  The evictor also cancels a job for which another process of
+ * this server has waited for deadlock_timeout, as PostgreSQL does with autovacuum.
+ * So that it ends, each time leaves it alone for longer than the one before.
  *
  * Some indexes get a second entry of the log: a unique one becomes valid, once it
  * is built in all regions which are there, and one of REINDEX CONCURRENTLY takes the
@@ -56,6 +58,8 @@
 /* The pause after a failure: doubled each time, up to the longest one. */
 #define RETRY_MS 1000
 #define RETRY_MAX_MS 60000
+/* After it has given way, a job is left alone for so long, and for twice as long each time. */
+#define LEFT_ALONE_MS 60000
 /*
  * How often it looks while an index waits for its second entry, and how long the
  * pauses get between questions whether others have built it, which all nodes
@@ -86,6 +90,7 @@ typedef struct Failed
 {
 	Oid			index;
 	int			attempts;
+	int			gave_way;		/* how many of them were cancelled for others */
 	TimestampTz next;
 } Failed;
 
@@ -169,7 +174,7 @@ jobs_forget(const Job *job)
 
 /* Keeps the error for the report, and when to try again. */
 static void
-jobs_note_failure(const Job *job, const char *message, int code)
+jobs_note_failure(const Job *job, const char *message, int code, bool gave_way)
 {
 	bool		found;
 	Failed	   *entry = hash_search(failed, &job->index, HASH_ENTER, &found);
@@ -178,7 +183,9 @@ jobs_note_failure(const Job *job, const char *message, int code)
 	Datum		args[2];
 
 	if (!found)
-		entry->attempts = 0;
+		entry->attempts = entry->gave_way = 0;
+	if (gave_way)
+		entry->gave_way++;
 	pause = RETRY_MS << Min(entry->attempts, 16);
 	entry->attempts++;
 	entry->next = TimestampTzPlusMilliseconds(ot_now(), Min(pause, RETRY_MAX_MS));
@@ -191,6 +198,16 @@ jobs_note_failure(const Job *job, const char *message, int code)
 									   job->index), 2, types, args, NULL, false, 0) != SPI_OK_UPDATE)
 		elog(ERROR, "cannot write onetrip.job_here");
 	ot_sql_worker_end();
+}
+
+/* From when on an attempt that begins now gives way. */
+static TimestampTz
+jobs_gives_way_at(const Failed *entry)
+{
+	int			gave_way = entry == NULL ? 0 : entry->gave_way;
+
+	return gave_way == 0 ? ot_now() :
+		TimestampTzPlusMilliseconds(ot_now(), (int64) LEFT_ALONE_MS << Min(gave_way - 1, 16));
 }
 
 /*
@@ -385,7 +402,8 @@ jobs_look(MemoryContext context)
 	{
 		Job		   *job = lfirst(lc);
 		Failed	   *entry = hash_search(failed, &job->index, HASH_FIND, NULL);
-		char	   *message;
+		const char *message;
+		bool		gave_way;
 
 		CHECK_FOR_INTERRUPTS();
 		if (!OidIsValid(job->table))
@@ -399,11 +417,17 @@ jobs_look(MemoryContext context)
 			continue;
 		soon = soon || job->second;
 		if (!job->built)
+		{
 			(void) hash_search(waiting, &job->index, HASH_REMOVE, NULL);
+			ot_worker_job_begins(jobs_gives_way_at(entry));
+		}
 		message = ot_sql_worker_try(job->built ? jobs_propose : jobs_build, job, &code);
+		gave_way = ot_worker_job_ends() && message != NULL && code == ERRCODE_QUERY_CANCELED;
 		ot_sql_worker_set("search_path", "pg_catalog");
+		if (gave_way)
+			message = "it gave way to a session that waited for it";
 		if (message != NULL && !(job->built && jobs_error_passes(code)))
-			jobs_note_failure(job, message, code);
+			jobs_note_failure(job, message, code, gave_way);
 	}
 	(void) ot_sql_worker_try(jobs_report, NULL, &code);
 	return soon;

@@ -315,6 +315,9 @@ typedef struct OtWorkerStatus
 	int			worker;			/* its slot number, -1 if it does not run */
 	int			job_worker;		/* that of the job worker that started last, or -1 */
 	int			detach_worker;	/* of the detach worker, or -1 */
+	TimestampTz job_gives_way_at;	/* from then on the job that runs gives way to who
+									 * waits for it; 0: it does not */
+	bool		job_gives_way;	/* it has been cancelled for that */
 	OtLogIndex	applying;		/* 0: nothing */
 	TimestampTz applying_since;
 	char		applying_region[NAMEDATALEN];
@@ -334,6 +337,8 @@ extern void ot_worker_wake(void);
 extern OtLogIndex ot_worker_stands_at(int for_ms);
 extern int	ot_worker_hint_retry(const char *hint);
 extern void ot_worker_is_for_jobs(void);
+extern void ot_worker_job_begins(TimestampTz gives_way_at);
+extern bool ot_worker_job_ends(void);
 extern bool ot_worker_is_for_detaches(void);
 extern void ot_worker_detaches_end(void);
 extern bool ot_worker_for_detaches_is_there(void);

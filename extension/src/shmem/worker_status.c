@@ -100,7 +100,32 @@ ot_worker_is_for_jobs(void)
 {
 	SpinLockAcquire(&ot_worker->mutex);
 	ot_worker->job_worker = OT_PROC_NUMBER(MyProc);
+	/* of the one before */
+	ot_worker->job_gives_way_at = 0;
 	SpinLockRelease(&ot_worker->mutex);
+}
+
+/* Called in the job worker: the job that begins gives way from then on (apply/evict.c). */
+void
+ot_worker_job_begins(TimestampTz gives_way_at)
+{
+	SpinLockAcquire(&ot_worker->mutex);
+	ot_worker->job_gives_way_at = gives_way_at;
+	ot_worker->job_gives_way = false;
+	SpinLockRelease(&ot_worker->mutex);
+}
+
+/* Returns whether it was made to give way. */
+bool
+ot_worker_job_ends(void)
+{
+	bool		gives_way;
+
+	SpinLockAcquire(&ot_worker->mutex);
+	ot_worker->job_gives_way_at = 0;
+	gives_way = ot_worker->job_gives_way;
+	SpinLockRelease(&ot_worker->mutex);
+	return gives_way;
 }
 
 /* Called in the detach worker, before it ends. */

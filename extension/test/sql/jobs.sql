@@ -23,6 +23,42 @@ SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_
 SELECT pg_advisory_unlock_all();
 DROP INDEX t_locks;
 
+-- A job gives way to who has waited for it for deadlock_timeout, and is left alone for a minute after that.
+CREATE FUNCTION waits(n int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN
+    IF NOT pg_try_advisory_xact_lock(6) THEN RAISE 'not now'; END IF;
+    WHILE NOT pg_try_advisory_xact_lock(7) LOOP PERFORM pg_sleep(0.1); END LOOP;
+    RETURN n;
+END $$;
+CREATE PROCEDURE until_job_waits() LANGUAGE plpgsql AS $$ BEGIN
+    FOR i IN 1..600 LOOP
+        EXIT WHEN EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'onetrip job worker' AND wait_event = 'PgSleep');
+        COMMIT;
+        PERFORM pg_sleep(0.05);
+    END LOOP;
+END $$;
+SELECT pg_advisory_lock(6), pg_advisory_lock(7);
+CREATE INDEX CONCURRENTLY t_waits ON t (waits(w));
+SELECT pg_advisory_unlock(6);
+CALL until_job_waits();
+SET lock_timeout = '20s';
+ALTER TABLE t ADD COLUMN x int;
+CALL until_job_waits();
+SELECT attempts > 1 AS again, error, sqlstate FROM onetrip.job_here WHERE index = 't_waits'::regclass;
+SET lock_timeout = '1500ms';
+ALTER TABLE t DROP COLUMN x;
+RESET lock_timeout;
+SELECT pg_advisory_unlock(7);
+DO $$ BEGIN
+    FOR i IN 1..600 LOOP
+        EXIT WHEN EXISTS (SELECT FROM pg_index WHERE indexrelid = 't_waits'::regclass AND indisvalid);
+        COMMIT;
+        PERFORM pg_sleep(0.05);
+    END LOOP;
+END $$;
+SELECT indisvalid FROM pg_index WHERE indexrelid = 't_waits'::regclass;
+DROP INDEX t_waits;
+ALTER TABLE t DROP COLUMN x;
+
 -- As in PostgreSQL.
 BEGIN;
 CREATE INDEX CONCURRENTLY ON t (w);
