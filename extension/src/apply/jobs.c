@@ -53,8 +53,9 @@
 #include "ddl/ddl.h"
 #include "shmem/shmem.h"
 
-/* How often the worker looks for something to do. */
+/* How often the worker looks for something to do, and for rows of removed members. */
 #define LOOK_MS 1000
+#define REMOVED_MS 600000
 /* The pause after a failure: doubled each time, up to the longest one. */
 #define RETRY_MS 1000
 #define RETRY_MAX_MS 60000
@@ -294,6 +295,20 @@ jobs_report(void *nothing)
 }
 
 /*
+ * Deletes what nodes have told that are no members any more.  It asks all members, so
+ * it is not done often.
+ */
+static void
+jobs_forget_removed(void *nothing)
+{
+	ot_sql_worker_begin();
+	ot_sql_worker_execute("WITH m AS MATERIALIZED (SELECT node_id FROM onetrip.members) "
+				 "DELETE FROM onetrip.job_report WHERE node_id NOT IN (SELECT node_id FROM m) AND EXISTS (SELECT FROM m)",
+				 SPI_OK_DELETE);
+	ot_sql_worker_end();
+}
+
+/*
  * Is the index built in all regions that are there and keep the table?  Those that
  * are away are waited for as well if the index would stay as it is there.  *before
  * is how many of the nodes whose servers are there have a lower number than this one.
@@ -387,6 +402,7 @@ jobs_error_passes(int code)
 static bool
 jobs_look(MemoryContext context)
 {
+	static TimestampTz next_removed = 0;
 	List	   *jobs;
 	ListCell   *lc;
 	bool		soon = false;
@@ -430,6 +446,11 @@ jobs_look(MemoryContext context)
 			jobs_note_failure(job, message, code, gave_way);
 	}
 	(void) ot_sql_worker_try(jobs_report, NULL, &code);
+	if (next_removed <= ot_now() && !ot_read_only)
+	{
+		(void) ot_sql_worker_try(jobs_forget_removed, NULL, &code);
+		next_removed = TimestampTzPlusMilliseconds(ot_now(), REMOVED_MS);
+	}
 	return soon;
 }
 
