@@ -10,7 +10,8 @@
 #   silence   nothing; a later READ gets an answer to this one as well, before its own
 #   lost      the connection is closed
 # While DIR/old exists, HELLO says nothing that the node of an earlier release would not look at.  While DIR/missing exists,
-# the answer to AWAIT is that only the regions that are named there do not show the entry.
+# the answer to AWAIT is that only the regions that are named there do not show the entry.  DIR/damaged contains the type of a
+# frame, in hexadecimal: of the next one of that type only the first byte gets to the session, and the file is gone.
 #
 # It ends once DIR or the node's socket is gone.
 use strict;
@@ -37,17 +38,39 @@ $SIG{CHLD} = 'IGNORE';
 umask 0;
 my $listener = IO::Socket::UNIX->new(Local => "$dir/node.sock", Listen => 10) or die "$dir/node.sock: $!";
 
+# Sends frames to the session.
+sub answer {
+    my ($backend, $frames) = @_;
+    while (length $frames) {
+        my ($length, $type) = unpack 'VC', $frames;
+        my $frame = substr($frames, 0, 4 + $length, '');
+        if (open my $named, '<', "$dir/damaged") {
+            chomp(my $damaged = <$named>);
+            if ($type == hex $damaged) {
+                unlink "$dir/damaged";
+                $frame = pack('VC', 2, $type) . substr($frame, 5, 1);
+            }
+        }
+        syswrite($backend, $frame);
+    }
+}
+
 sub serve {
     my ($backend) = @_;
     my $node = IO::Socket::UNIX->new(Peer => $node_socket) or die "$node_socket: $!";
     my $both = IO::Select->new($backend, $node);
-    my ($buffer, $late) = ('', '');
+    my ($buffer, $late, $said_by_node) = ('', '', '');
     $SIG{CHLD} = 'DEFAULT';
     for (;;) {
         for my $ready ($both->can_read) {
             sysread($ready, my $bytes, 65536) or return;
             if ($ready == $node) {
-                syswrite($backend, $bytes);
+                $said_by_node .= $bytes;
+                while (length $said_by_node >= 5) {
+                    my $length = 4 + unpack 'V', $said_by_node;
+                    last if length $said_by_node < $length;
+                    answer($backend, substr($said_by_node, 0, $length, ''));
+                }
                 next;
             }
             $buffer .= $bytes;
@@ -58,7 +81,7 @@ sub serve {
                 substr($frame, -16, 8) = "\0" x 8 if $type == 0x01 && -e "$dir/old";
                 if ($type == 0x0a && open my $named, '<', "$dir/missing") {
                     chomp(my $missing = <$named>);
-                    syswrite($backend, pack('VCQ<v/a*', 11 + length $missing, 0x87, unpack('x5Q<', $frame), $missing));
+                    answer($backend, pack('VCQ<v/a*', 11 + length $missing, 0x87, unpack('x5Q<', $frame), $missing));
                     next;
                 }
                 if ($type != 0x09) {
@@ -68,7 +91,7 @@ sub serve {
                 my ($number, $may_ask) = unpack 'x5Q<C', $frame;
                 # It has no read lease.
                 if (!$may_ask) {
-                    syswrite($backend, pack('VCQ<Q<C', 18, 0x86, $number, 0, 2));
+                    answer($backend, pack('VCQ<Q<C', 18, 0x86, $number, 0, 2));
                     next;
                 }
                 open my $asked, '>>', "$dir/asked" or return;
@@ -82,7 +105,7 @@ sub serve {
                 }
                 $late .= pack 'VCQ<Q<C', 18, 0x86, $number - 1, 0, 1 if $said =~ /stale/;
                 my ($at) = $said =~ /(\d+)/;
-                syswrite($backend, $late . pack('VCQ<Q<C', 18, 0x86, $number, $at // 0, 1));
+                answer($backend, $late . pack('VCQ<Q<C', 18, 0x86, $number, $at // 0, 1));
                 $late = '';
             }
         }

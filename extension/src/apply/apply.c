@@ -705,8 +705,10 @@ apply_frame(OtFrameType type, OtReader *body)
 			apply_tell_stuck();
 			break;
 		case OT_FRAME_OUTCOME_IS:
-			ot_settle_heard(body);
-			ot_agent_consume(agent);
+			if (ot_settle_heard(body))
+				ot_agent_consume(agent);
+			else
+				ot_agent_close_damaged(agent, type);
 			break;
 		default:
 			ereport(LOG,

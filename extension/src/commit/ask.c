@@ -50,11 +50,14 @@ ot_ask(const OtQuestion *question, TimestampTz deadline)
 		(void) ot_agent_flush(agent);
 		while (ot_agent_read(agent, &type, &body))
 		{
-			bool		answered = type == question->answer &&
-				question->take(&body, question->state);
+			OtTaken		taken = type == question->answer ?
+				question->take(&body, question->state) : OT_TAKEN_OTHER;
 
-			ot_agent_consume(agent);
-			if (answered)
+			if (taken == OT_TAKEN_DAMAGED)
+				ot_agent_close_damaged(agent, type);
+			else
+				ot_agent_consume(agent);
+			if (taken == OT_TAKEN_ANSWER)
 				return true;
 		}
 		CHECK_FOR_INTERRUPTS();

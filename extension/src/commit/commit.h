@@ -32,7 +32,7 @@ extern void ot_retry_init(void);
 /* outcome.c: in the apply worker */
 extern void ot_settle_connected(void);
 extern void ot_settle_ask(OtAgent *agent);
-extern void ot_settle_heard(OtReader *body);
+extern bool ot_settle_heard(OtReader *body);
 
 /* subscription.c */
 extern void ot_subscription_init(void);

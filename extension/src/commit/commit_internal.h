@@ -30,16 +30,20 @@
 /* The time between attempts to reach a node that does not answer. */
 #define RECONNECT_MS 20
 
-/*
- * A question to the node and its answer.  `take` reads an answer and says
- * whether it is the one to this question.
- */
+typedef enum OtTaken
+{
+	OT_TAKEN_DAMAGED,			/* it cannot be read */
+	OT_TAKEN_OTHER,				/* it is to another question, for example one that a cancel has ended */
+	OT_TAKEN_ANSWER
+} OtTaken;
+
+/* A question to the node and its answer, which `take` reads. */
 typedef struct OtQuestion
 {
 	OtFrameType type;
 	OtFrameType answer;
 	void		(*put) (StringInfo frame, void *state);
-	bool		(*take) (OtReader *body, void *state);
+	OtTaken		(*take) (OtReader *body, void *state);
 	void	   *state;
 } OtQuestion;
 

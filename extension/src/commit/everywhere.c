@@ -63,11 +63,14 @@ everywhere_read(OtAgent *agent, OtLogIndex at)
 	while (ot_agent_read(agent, &type, &body))
 	{
 		OtShown		shown;
-		bool		answered = type == OT_FRAME_SHOWN &&
-			ot_agent_get_shown(&body, &shown) && shown.at.value == at.value;
 
+		if (type == OT_FRAME_SHOWN && !ot_agent_get_shown(&body, &shown))
+		{
+			ot_agent_close_damaged(agent, type);
+			return false;
+		}
 		ot_agent_consume(agent);
-		if (answered)
+		if (type == OT_FRAME_SHOWN && shown.at.value == at.value)
 		{
 			everywhere_told(&shown);
 			return true;

@@ -273,14 +273,14 @@ fresh_put_question(StringInfo frame, void *state)
 	ot_put_u8(frame, question->may_ask);
 }
 
-static bool
+static OtTaken
 fresh_take_answer(OtReader *body, void *state)
 {
 	FreshQuestion *question = state;
 
-	ot_agent_get_read_at(body, &question->answer);
-	/* or it is to a question that a cancel has ended */
-	return question->answer.number == question->number;
+	if (!ot_agent_get_read_at(body, &question->answer))
+		return OT_TAKEN_DAMAGED;
+	return question->answer.number == question->number ? OT_TAKEN_ANSWER : OT_TAKEN_OTHER;
 }
 
 static void

@@ -39,18 +39,18 @@ look_put_question(StringInfo frame, void *state)
 	ot_put_u64(frame, ((Look *) state)->number);
 }
 
-static bool
+static OtTaken
 look_take_answer(OtReader *body, void *state)
 {
 	Look	   *look = state;
 	OtSeen		seen;
 
-	ot_agent_get_seen(body, &seen);
-	/* or it is to a question that a cancel has ended */
+	if (!ot_agent_get_seen(body, &seen))
+		return OT_TAKEN_DAMAGED;
 	if (seen.number != look->number)
-		return false;
+		return OT_TAKEN_OTHER;
 	look->cluster = pnstrdup(seen.cluster, seen.length);
-	return true;
+	return OT_TAKEN_ANSWER;
 }
 
 Datum

@@ -41,19 +41,20 @@ outcome_put_question(StringInfo frame, void *state)
 	ot_put_txn(frame, ((OtOutcomeIs *) state)->txn);
 }
 
-static bool
+static OtTaken
 outcome_take_answer(OtReader *body, void *state)
 {
 	OtOutcomeIs *asked = state;
 	OtOutcomeIs answer;
 
-	ot_agent_get_outcome_is(body, &answer);
+	if (!ot_agent_get_outcome_is(body, &answer))
+		return OT_TAKEN_DAMAGED;
 	if (answer.txn.node != asked->txn.node ||
 		answer.txn.incarnation != asked->txn.incarnation ||
 		answer.txn.sequence != asked->txn.sequence)
-		return false;
+		return OT_TAKEN_OTHER;
 	*asked = answer;
-	return true;
+	return OT_TAKEN_ANSWER;
 }
 
 static void
@@ -298,16 +299,17 @@ ot_settle_ask(OtAgent *agent)
 		outcome_ask_for_left_open(agent, OT_FRAME_SETTLE, settling.proposed, settling.asked);
 }
 
-/* Takes the answer to one of the questions. */
-void
+/* Takes the answer to one of the questions.  false: it cannot be read. */
+bool
 ot_settle_heard(OtReader *body)
 {
 	OtOutcomeIs is;
 
-	ot_agent_get_outcome_is(body, &is);
+	if (!ot_agent_get_outcome_is(body, &is))
+		return false;
 	settling.all_decided = settling.all_decided && is.state != OT_STATE_NOT_SO_FAR;
 	if (++settling.heard < settling.asked)
-		return;
+		return true;
 	if (settling.all_decided)
 		ot_turn_settled(settling.proposed, settling.asked);
 	if (settling.all_decided || settling.question == OT_FRAME_SETTLE)
@@ -315,4 +317,5 @@ ot_settle_heard(OtReader *body)
 	else
 		settling.settle_at = TimestampTzPlusMilliseconds(ot_now(),
 														 SETTLE_GRACE_MS);
+	return true;
 }

@@ -175,10 +175,7 @@ proposal_take_verdict(Proposal *proposal, OtReader *body)
 	if (!ot_agent_get_verdict(body, verdict))
 	{
 		/* It will come again on the next connection. */
-		ereport(LOG_SERVER_ONLY,
-				(errcode(OT_ERR_PROTOCOL),
-				 errmsg("the node sent a VERDICT that cannot be read")));
-		ot_agent_close(proposal->agent);
+		ot_agent_close_damaged(proposal->agent, OT_FRAME_VERDICT);
 		return;
 	}
 	ot_agent_consume(proposal->agent);

@@ -86,7 +86,12 @@ rehearse_send_and_read(OtAgent *agent, OtTxnId txn, OtLogIndex base, void (*put_
 		{
 			if (type == OT_FRAME_REHEARSED)
 			{
-				ot_agent_get_rehearsed(&body, answer);
+				if (!ot_agent_get_rehearsed(&body, answer))
+				{
+					memset(answer, 0, sizeof(*answer));
+					ot_agent_close_damaged(agent, type);
+					return false;
+				}
 				ot_agent_consume(agent);
 				if (answer->txn.sequence == txn.sequence)
 					return true;

@@ -152,7 +152,11 @@ row_lock_read(OtAgent *agent, uint64 number, OtLocked *answer, bool *heard)
 
 		if (type == OT_FRAME_LOCKED)
 		{
-			ot_agent_get_locked(&body, answer);
+			if (!ot_agent_get_locked(&body, answer))
+			{
+				ot_agent_close_damaged(agent, type);
+				return false;
+			}
 			/* or it is to a request that a cancel has ended */
 			answered = answer->number == number;
 		}

@@ -10,8 +10,10 @@
  * No function that connects, sends or reads frames raises ERROR for what the
  * node does: a connection that is broken, or on which the node sends garbage,
  * is closed, the reason is kept (ot_agent_error), and the caller decides, since
- * only it knows whether something was proposed.  The functions that decode a
- * frame's body do raise ERROR, but for ot_agent_get_verdict().  Memory is
+ * only it knows whether something was proposed.  The functions that decode the body
+ * of a frame that a session reads return false if it is damaged, and the caller
+ * closes the connection by ot_agent_close_damaged(), or would meet the frame again.
+ * Those that only a worker reads raise ERROR 08P01, which ends it.  Memory is
  * allocated when a connection is opened, a frame is appended, or the input
  * buffer grows; a VERDICT fits into the buffer that is made at the start.  What a
  * large frame needs is given back once it is sent, or read.
@@ -130,6 +132,21 @@ ot_agent_close(OtAgent *agent)
 	agent->sent = 0;
 	agent_empty(agent, &agent->in);
 	agent->consumed = agent->handed_out = 0;
+}
+
+/*
+ * Closes the connection because a frame's body cannot be read.  To the caller that
+ * is as if the connection were lost.
+ */
+void
+ot_agent_close_damaged(OtAgent *agent, OtFrameType type)
+{
+	snprintf(agent->error, sizeof(agent->error),
+			 "the node sent a frame of type 0x%02x that cannot be read", type);
+	ot_agent_close(agent);
+	ereport(LOG_SERVER_ONLY,
+			(errcode(OT_ERR_PROTOCOL),
+			 errmsg_internal("%s", agent->error)));
 }
 
 /*
@@ -550,19 +567,38 @@ ot_agent_peer_closed(OtAgent *agent)
 #define VERDICT_BYTES_MIN (OT_TXN_ID_BYTES + 1 + 8 + 8 + 4)
 #define VERDICT_TIMES_BYTES (8 + 8)
 
+/* Reads the length of a str.  false: the body ends before the str does. */
+static bool
+agent_get_str_length(OtReader *r, uint16 *len)
+{
+	if (r->end - r->at < 2)
+		return false;
+	*len = ot_get_u16(r);
+	return r->end - r->at >= *len;
+}
+
 /* Copies a str, cut to the buffer's size.  false: the body ends too early. */
 static bool
 agent_get_str_into(OtReader *r, char *out, size_t size)
 {
 	uint16		len;
 
-	if (r->end - r->at < 2)
-		return false;
-	len = ot_get_u16(r);
-	if (r->end - r->at < len)
+	if (!agent_get_str_length(r, &len))
 		return false;
 	memcpy(out, ot_get_bytes(r, len), Min(len, size - 1));
 	out[Min(len, size - 1)] = '\0';
+	return true;
+}
+
+/* *out is palloc'd.  false: the body ends too early. */
+static bool
+agent_get_str(OtReader *r, char **out)
+{
+	uint16		len;
+
+	if (!agent_get_str_length(r, &len))
+		return false;
+	*out = pnstrdup(ot_get_bytes(r, len), len);
 	return true;
 }
 
@@ -603,13 +639,16 @@ ot_agent_get_welcome(OtReader *body)
 	return committed;
 }
 
-/* ERROR 08P01 if the body ends too early. */
-void
+/* false: not an OUTCOME_IS. */
+bool
 ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome)
 {
+	if (body->end - body->at < OT_TXN_ID_BYTES + 1 + 8)
+		return false;
 	outcome->txn = ot_get_txn(body);
 	outcome->state = ot_get_u8(body);
 	outcome->at.value = ot_get_u64(body);
+	return true;
 }
 
 /* Leaves body at the write set.  ERROR 08P01 if it ends before that. */
@@ -627,42 +666,50 @@ ot_agent_get_entry(OtReader *body, OtEntry *entry)
 	entry->txn = ot_get_txn(body);
 }
 
-/* ERROR 08P01 if the body ends too early. */
-void
+/* false: not a REHEARSED; *answer may be filled in part. */
+bool
 ot_agent_get_rehearsed(OtReader *body, OtRehearsed *answer)
 {
 	memset(answer, 0, sizeof(*answer));
+	if (body->end - body->at < OT_TXN_ID_BYTES + 1)
+		return false;
 	answer->txn = ot_get_txn(body);
 	answer->failed = ot_get_u8(body) != 0;
 	if (answer->failed)
 	{
-		answer->region = ot_get_str(body);
+		if (!agent_get_str(body, &answer->region) || body->end - body->at < 8)
+			return false;
 		answer->at.value = ot_get_u64(body);
-		answer->sqlstate = ot_get_str(body);
-		answer->message = ot_get_str(body);
-		answer->detail = ot_get_str(body);
-		answer->hint = ot_get_str(body);
-		answer->context = ot_get_str(body);
+		if (!agent_get_str(body, &answer->sqlstate) || !agent_get_str(body, &answer->message) ||
+			!agent_get_str(body, &answer->detail) || !agent_get_str(body, &answer->hint) ||
+			!agent_get_str(body, &answer->context))
+			return false;
 	}
-	answer->untried = ot_get_str(body);
+	return agent_get_str(body, &answer->untried);
 }
 
-/* ERROR 08P01 if the body ends too early. */
-void
+/* false: not a READ_AT. */
+bool
 ot_agent_get_read_at(OtReader *body, OtReadAt *answer)
 {
+	if (body->end - body->at < 8 + 8 + 1)
+		return false;
 	answer->number = ot_get_u64(body);
 	answer->at.value = ot_get_u64(body);
 	answer->asked = ot_get_u8(body);
+	return true;
 }
 
-/* ERROR 08P01 if the body ends too early. */
-void
+/* false: not a SEEN. */
+bool
 ot_agent_get_seen(OtReader *body, OtSeen *seen)
 {
+	if (body->end - body->at < 8)
+		return false;
 	seen->number = ot_get_u64(body);
 	seen->length = body->end - body->at;
 	seen->cluster = ot_get_bytes(body, seen->length);
+	return true;
 }
 
 /* false: not a SHOWN.  No ERROR, since the transaction is committed. */
@@ -676,15 +723,18 @@ ot_agent_get_shown(OtReader *body, OtShown *shown)
 		body->at == body->end;
 }
 
-void
+/* false: not a LOCKED. */
+bool
 ot_agent_get_locked(OtReader *body, OtLocked *locked)
 {
+	if (body->end - body->at < 8 + 1 + 8 + OT_TXN_ID_BYTES + 1)
+		return false;
 	locked->number = ot_get_u64(body);
 	locked->outcome = ot_get_u8(body);
 	locked->at.value = ot_get_u64(body);
 	locked->other = ot_get_txn(body);
 	locked->others_asked = ot_get_u8(body) != 0;
-	strlcpy(locked->region, ot_get_str(body), sizeof(locked->region));
+	return agent_get_str_into(body, locked->region, sizeof(locked->region));
 }
 
 /* ERROR 08P01 if the body ends too early. */

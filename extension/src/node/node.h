@@ -235,6 +235,7 @@ extern OtAgent *ot_agent_create(MemoryContext context);
 extern bool ot_agent_is_open(OtAgent *agent);
 extern bool ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durable);
 extern void ot_agent_close(OtAgent *agent);
+extern void ot_agent_close_damaged(OtAgent *agent, OtFrameType type);
 extern StringInfo ot_agent_frame(OtAgent *agent, OtFrameType type);
 extern void ot_agent_frame_end(OtAgent *agent);
 extern bool ot_agent_flush(OtAgent *agent);
@@ -251,13 +252,13 @@ extern bool ot_agent_peer_closed(OtAgent *agent);
 extern const char *ot_agent_error(OtAgent *agent);
 extern bool ot_agent_get_verdict(OtReader *body, OtVerdict *verdict);
 extern OtLogIndex ot_agent_get_welcome(OtReader *body);
-extern void ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome);
+extern bool ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome);
 extern void ot_agent_get_entry(OtReader *body, OtEntry *entry);
-extern void ot_agent_get_rehearsed(OtReader *body, OtRehearsed *answer);
-extern void ot_agent_get_read_at(OtReader *body, OtReadAt *answer);
-extern void ot_agent_get_seen(OtReader *body, OtSeen *seen);
+extern bool ot_agent_get_rehearsed(OtReader *body, OtRehearsed *answer);
+extern bool ot_agent_get_read_at(OtReader *body, OtReadAt *answer);
+extern bool ot_agent_get_seen(OtReader *body, OtSeen *seen);
 extern bool ot_agent_get_shown(OtReader *body, OtShown *shown);
-extern void ot_agent_get_locked(OtReader *body, OtLocked *locked);
+extern bool ot_agent_get_locked(OtReader *body, OtLocked *locked);
 extern void ot_agent_get_arriving(OtReader *body, OtArriving *arriving);
 
 #endif							/* ONETRIP_NODE_H */

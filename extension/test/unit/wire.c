@@ -313,6 +313,14 @@ bytes_to_hex(const char *at, const char *end)
 	return hex;
 }
 
+pg_noreturn static void
+refuse_body(OtFrameType type)
+{
+	ereport(ERROR,
+			(errcode(OT_ERR_PROTOCOL),
+			 errmsg("not the body of a frame of type 0x%02x", type)));
+}
+
 /* The fields of a frame from the node, read by the extension's decoders. */
 static char *
 decode(OtFrameType type, OtReader *body)
@@ -329,8 +337,7 @@ decode(OtFrameType type, OtReader *body)
 				OtVerdict	v;
 
 				if (!ot_agent_get_verdict(body, &v))
-					ereport(ERROR,
-							(errcode(OT_ERR_PROTOCOL), errmsg("not a VERDICT")));
+					refuse_body(type);
 				return psprintf("VERDICT %s outcome %d at " UINT64_FORMAT " other " UINT64_FORMAT
 								" key %u region %s message \"%s\"%s",
 								ot_txn_to_text(v.txn, txn), v.outcome, v.at.value,
@@ -342,7 +349,8 @@ decode(OtFrameType type, OtReader *body)
 			{
 				OtOutcomeIs is;
 
-				ot_agent_get_outcome_is(body, &is);
+				if (!ot_agent_get_outcome_is(body, &is))
+					refuse_body(type);
 				return psprintf("OUTCOME_IS %s state %d at " UINT64_FORMAT,
 								ot_txn_to_text(is.txn, txn), is.state, is.at.value);
 			}
@@ -361,7 +369,8 @@ decode(OtFrameType type, OtReader *body)
 			{
 				OtRehearsed said;
 
-				ot_agent_get_rehearsed(body, &said);
+				if (!ot_agent_get_rehearsed(body, &said))
+					refuse_body(type);
 				if (!said.failed)
 					return psprintf("REHEARSED %s untried \"%s\"",
 									ot_txn_to_text(said.txn, txn), said.untried);
@@ -375,7 +384,8 @@ decode(OtFrameType type, OtReader *body)
 			{
 				OtReadAt	read;
 
-				ot_agent_get_read_at(body, &read);
+				if (!ot_agent_get_read_at(body, &read))
+					refuse_body(type);
 				return psprintf("READ_AT number " UINT64_FORMAT " at " UINT64_FORMAT " %s",
 								read.number, read.at.value,
 								read.asked == OT_ASKED_NOT_YET ? "not asked yet" :
@@ -385,7 +395,8 @@ decode(OtFrameType type, OtReader *body)
 			{
 				OtSeen		seen;
 
-				ot_agent_get_seen(body, &seen);
+				if (!ot_agent_get_seen(body, &seen))
+					refuse_body(type);
 				return psprintf("SEEN number " UINT64_FORMAT " cluster %.*s",
 								seen.number, (int) seen.length, seen.cluster);
 			}
@@ -394,8 +405,7 @@ decode(OtFrameType type, OtReader *body)
 				OtShown		shown;
 
 				if (!ot_agent_get_shown(body, &shown))
-					ereport(ERROR,
-							(errcode(OT_ERR_PROTOCOL), errmsg("not a SHOWN")));
+					refuse_body(type);
 				return psprintf("SHOWN at " UINT64_FORMAT " missing \"%s\"",
 								shown.at.value, shown.missing);
 			}
@@ -404,7 +414,8 @@ decode(OtFrameType type, OtReader *body)
 				OtLocked	locked;
 				char		other[OT_TXN_ID_TEXT_MAX];
 
-				ot_agent_get_locked(body, &locked);
+				if (!ot_agent_get_locked(body, &locked))
+					refuse_body(type);
 				return psprintf("LOCKED number " UINT64_FORMAT " outcome %u at " UINT64_FORMAT " other %s region \"%s\" %s",
 								locked.number, locked.outcome, locked.at.value,
 								ot_txn_to_text(locked.other, other), locked.region,
