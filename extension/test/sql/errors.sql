@@ -117,7 +117,7 @@ FROM (VALUES
     ('genfile.c', '58P01', 2, 'nothing'), ('dfmgr.c', '58P01', 2, 'library'), ('dfmgr.c', '42883', 0, 'another library'),
     ('fd.c', '42501', 13, ''), ('md.c', '42501', 30, ''), ('md.c', 'XX000', 122, ''), ('mcxt.c', 'XX000', 13, ''), ('lmgr.c', '42501', 13, ''),
     ('fd.c', '53400', 0, ''), ('postgres.c', '57014', 0, ''), ('libpq.c', '08006', 0, ''), ('lock.c', '22012', 0, ''),
-    ('varsup.c', '54000', 0, ''), ('multixact.c', '54000', 0, ''), ('heaptoast.c', '54000', 0, '')) AS f (file, sqlstate, error, message);
+    ('varsup.c', '54000', 0, ''), ('multixact.c', '54000', 0, ''), ('heaptoast.c', '54000', 0, ''), ('aset.c', '53200', 0, '')) AS f (file, sqlstate, error, message);
 
 SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
 SET client_min_messages = warning;
