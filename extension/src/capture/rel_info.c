@@ -49,6 +49,7 @@
 
 #include <float.h>
 
+#include "access/brin_internal.h"
 #include "access/genam.h"
 #include "access/hash.h"
 #include "access/nbtree.h"
@@ -493,37 +494,87 @@ rel_info_describe_index(OtIndex *index, OtRelInfo *info, Relation rel, Relation 
 }
 
 /*
- * Only a B-tree stores whole values, so only there is it certain which values
- * are too long.  Other indexes store what an operator class makes of a value.
+ * Does the index store the values of its column, in the form in which it gets them?
+ * What an operator class makes of a value, it makes of the whole one, so that is the
+ * same everywhere, unless it contains OIDs (`names`).
  */
+static bool
+rel_info_is_whole(Relation rel, Relation index_rel, int i, Oid names)
+{
+	switch (index_rel->rd_rel->relam)
+	{
+		case BTREE_AM_OID:
+			return true;
+		case GIST_AM_OID:
+			return i >= index_rel->rd_index->indnkeyatts || OidIsValid(names) ||
+				TupleDescAttr(RelationGetDescr(index_rel), i)->atttypid == rel_info_indexed_type(rel, index_rel, i);
+		case BRIN_AM_OID:
+			/* a filter contains hashes */
+			return index_getprocid(index_rel, i + 1, BRIN_PROCNUM_OPCINFO) != F_BRIN_BLOOM_OPCINFO;
+		default:				/* GIN */
+			return OidIsValid(names);
+	}
+}
+
+/* The type of what the index stores of a column, if that is of variable length and contains OIDs. */
+static Oid
+rel_info_stored_names(Relation rel, Relation index_rel, int i)
+{
+	Form_pg_attribute att = TupleDescAttr(RelationGetDescr(index_rel), i);
+	Oid			type = att->atttypid;
+
+	/* a range, whose type is not in the catalog, in the place of itself or of a multirange */
+	if (type == ANYRANGEOID)
+	{
+		type = getBaseType(rel_info_indexed_type(rel, index_rel, i));
+		if (type_is_multirange(type))
+			type = get_multirange_range(type);
+	}
+	return att->attlen == -1 && ot_type_contains_names(type) ? type : InvalidOid;
+}
+
 static void
-rel_info_note_whole_index(OtRelInfo *info, Relation index_rel)
+rel_info_note_whole_index(OtRelInfo *info, Relation rel, Relation index_rel)
 {
 	OtWholeIndex *index = &info->whole_indexes[info->nwhole_indexes];
-	TupleDesc	desc = RelationGetDescr(index_rel);
-	bool		varies = false;
+	Oid			method = index_rel->rd_rel->relam;
+	TupleDesc	desc;
+	bool		any = false;
 
-	if (index_rel->rd_rel->relam != BTREE_AM_OID)
+	/* SP-GiST compresses nothing, and a hash index contains hashes. */
+	if (method != BTREE_AM_OID && method != GIST_AM_OID && method != BRIN_AM_OID && method != GIN_AM_OID)
 		return;
-	for (int i = 0; i < desc->natts; i++)
-		varies |= TupleDescAttr(desc, i)->attlen == -1;
-	if (!varies)
-		return;
-	index->contains_names = palloc0(sizeof(bool) * desc->natts);
-	for (int i = 0; i < desc->natts; i++)
-		index->contains_names[i] = TupleDescAttr(desc, i)->attlen == -1 &&
-			ot_type_contains_names(TupleDescAttr(desc, i)->atttypid);
+	desc = CreateTupleDescCopy(RelationGetDescr(index_rel));
 	index->oid = RelationGetRelid(index_rel);
-	index->desc = CreateTupleDescCopy(desc);
+	index->method = method;
+	index->desc = desc;
 	index->info = BuildIndexInfo(index_rel);
-	for (int i = 0; i < index->info->ii_NumIndexAttrs; i++)
+	index->is_whole = palloc0(sizeof(bool) * desc->natts);
+	index->names = palloc0(sizeof(Oid) * desc->natts);
+	for (int i = 0; i < desc->natts; i++)
 	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
 		AttrNumber	attnum = index->info->ii_IndexAttrNumbers[i];
 
+		index->names[i] = rel_info_stored_names(rel, index_rel, i);
+		index->is_whole[i] = rel_info_is_whole(rel, index_rel, i, index->names[i]);
+		if (!index->is_whole[i] || att->attlen != -1)
+			continue;
+		any = true;
+		if (method == BRIN_AM_OID)
+		{
+			/* whether it compresses does not depend on the column */
+			att->attstorage = get_typstorage(att->atttypid);
+			OT_ATTRIBUTE_CHANGED(desc, i);
+		}
 		if (attnum != 0)
 			info->in_whole_indexes = bms_add_member(info->in_whole_indexes,
 													attnum - FirstLowInvalidHeapAttributeNumber);
+		else
+			info->computes_names |= OidIsValid(index->names[i]);
 	}
+	if (!any)
+		return;
 	pull_varattnos((Node *) index->info->ii_Expressions, 1, &info->in_whole_indexes);
 	info->nwhole_indexes++;
 }
@@ -757,7 +808,7 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 		Relation	index_rel = index_open(lfirst_oid(lc), AccessShareLock);
 
 		rel_info_note_incomparable(info, rel, index_rel);
-		rel_info_note_whole_index(info, index_rel);
+		rel_info_note_whole_index(info, rel, index_rel);
 		rel_info_note_search_index(info, rel, index_rel, &search_best);
 		rel_info_forget_differences(rel, index_rel);
 		if (RelationGetIndexExpressions(index_rel) != NIL ||

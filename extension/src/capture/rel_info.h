@@ -60,12 +60,14 @@ typedef struct OtRunningIndex
 	IndexInfo  *info;
 } OtRunningIndex;
 
-/* A B-tree with a column of variable length. */
+/* An index that stores values of variable length, as they are or compressed, in some of its columns. */
 typedef struct OtWholeIndex
 {
 	Oid			oid;
-	TupleDesc	desc;
-	bool	   *contains_names;	/* of its columns */
+	Oid			method;
+	TupleDesc	desc;			/* stored and compressed as in the index */
+	bool	   *is_whole;		/* of its columns: does it store their values? */
+	Oid		   *names;			/* of its columns: the type of what it stores, if that contains OIDs */
 	IndexInfo  *info;
 } OtWholeIndex;
 
@@ -88,6 +90,7 @@ typedef struct OtRelInfo
 	int			nwhole_indexes;
 	OtWholeIndex *whole_indexes;
 	Bitmapset  *in_whole_indexes;	/* columns, numbered as pull_varattnos() does */
+	bool		computes_names; /* an expression of theirs does, perhaps of columns without */
 	TupleDesc	as_given;		/* forms rows without making headers shorter */
 	uint32		layout;			/* hash of how the bytes of a row are laid out */
 	bool		contains_names;	/* some column does */

@@ -6,6 +6,18 @@
  * Runs in backends, called by capture.c for each row that has been written, in
  * its temporary memory.  Raises ERROR if not.
  *
+ * An index may get a value in another form here than elsewhere.  How much of it that
+ * changes depends on what the index stores:
+ *
+ *	B-tree		the values, in that form
+ *	GiST		those of INCLUDE columns and of types without a compression function,
+ *				in that form; or what such a function makes of the whole value, which
+ *				is the same everywhere unless there are OIDs in it
+ *	BRIN		the values, in that form, but in a bloom filter
+ *	GIN			keys, made of the whole value: the same everywhere, but for OIDs
+ *	SP-GiST		the values, never compressed: the same size everywhere
+ *	hash		hashes
+ *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -13,11 +25,17 @@
  */
 #include "capture/capture_internal.h"
 
+#include "access/detoast.h"
+#include "access/genam.h"
+#include "access/gin_private.h"
+#include "access/gist_private.h"
 #include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/nbtree.h"
 #include "access/sysattr.h"
 #include "access/toast_compression.h"
+#include "access/toast_internals.h"
+#include "catalog/pg_am_d.h"
 #include "executor/executor.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -71,6 +89,8 @@ row_fits_may_take_another_form(OtRelInfo *info, TupleDesc desc, TupleTableSlot *
 	bool		whole_row = bms_is_member(0 - FirstLowInvalidHeapAttributeNumber,
 										  info->in_whole_indexes);
 
+	if (info->computes_names)
+		return true;
 	slot_getallattrs(given);
 	for (int i = 0; i < info->natts; i++)
 	{
@@ -95,34 +115,114 @@ row_fits_may_take_another_form(OtRelInfo *info, TupleDesc desc, TupleTableSlot *
 	return false;
 }
 
-/* The largest tuple that a B-tree takes, as in BTMaxItemSize(). */
-#define BTREE_ROOM \
+/*
+ * The largest tuple that a B-tree takes, as in BTMaxItemSize(); GIN takes as much.
+ * GiST and BRIN would take more, but it must not come to that: a page of GiST with
+ * one tuple only makes its parent large, and a summary of BRIN has two ends.
+ */
+#define ROOM \
 	(MAXALIGN_DOWN((BLCKSZ - MAXALIGN(SizeOfPageHeaderData + 3 * sizeof(ItemIdData)) - \
 					MAXALIGN(sizeof(BTPageOpaqueData))) / 3) - MAXALIGN(sizeof(ItemPointerData)))
 
-/* The size of the index's tuple in the region where it is largest; 0: none. */
+/* The value in the form that an index gives it, as in index_form_tuple(). */
+static Datum
+row_fits_form(Form_pg_attribute att, Datum value)
+{
+	Datum		compressed;
+
+	if (VARATT_IS_EXTERNAL(DatumGetPointer(value)))
+		value = PointerGetDatum(detoast_external_attr((struct varlena *) DatumGetPointer(value)));
+	if (VARATT_IS_EXTENDED(DatumGetPointer(value)) || VARSIZE(DatumGetPointer(value)) <= TOAST_INDEX_TARGET ||
+		(att->attstorage != TYPSTORAGE_EXTENDED && att->attstorage != TYPSTORAGE_MAIN))
+		return value;
+	compressed = toast_compress_datum(value, att->attcompression);
+	return DatumGetPointer(compressed) != NULL ? compressed : value;
+}
+
+/*
+ * The size of an index's tuple with these values; they are changed to what it
+ * contains.  With other OIDs: of that in the region where it is largest.
+ */
 static Size
-row_fits_size_in_index(OtWholeIndex *index, TupleTableSlot *stored)
+row_fits_tuple_size(TupleDesc desc, const Oid *names, Datum *values, bool *nulls, bool other_oids)
+{
+	bool		has_nulls = false;
+	Size		size = 0;
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		has_nulls |= nulls[i];
+		if (nulls[i] || att->attlen != -1)
+			continue;
+		values[i] = row_fits_form(att, values[i]);
+		if (other_oids && OidIsValid(names[i]) && VARATT_IS_COMPRESSED(DatumGetPointer(values[i])))
+			size += MAXALIGN(ot_type_size_elsewhere(names[i], values[i])) - VARSIZE_ANY(DatumGetPointer(values[i]));
+	}
+	return size + MAXALIGN(IndexInfoFindDataOffset(has_nulls ? INDEX_NULL_MASK : 0) +
+						   heap_compute_data_size(desc, values, nulls));
+}
+
+/* The size of the largest of the tuples, one for each key. */
+static Size
+row_fits_size_in_gin(OtWholeIndex *index, Relation rel, Datum *values, bool *nulls, bool other_oids)
+{
+	GinState   *state = palloc(sizeof(GinState));
+	Size		largest = 0;
+
+	initGinState(state, rel);
+	for (int i = 0; i < index->desc->natts; i++)
+	{
+		TupleDesc	desc = state->tupdesc[i];
+		GinNullCategory *categories;
+		int32		nkeys;
+		Datum	   *keys;
+
+		if (nulls[i])
+			continue;
+		keys = ginExtractEntries(state, i + 1, values[i], false, &nkeys, &categories);
+		for (int k = 0; k < nkeys; k++)
+		{
+			/* an index of several columns has the column's number before the key */
+			Datum		in_tuple[] = {UInt16GetDatum(i + 1), keys[k]};
+			Oid			names[] = {InvalidOid, index->names[i]};
+			bool		no_nulls[] = {false, false};
+			int			from = 2 - desc->natts;
+
+			if (categories[k] == GIN_CAT_NORM_KEY)
+				largest = Max(largest, row_fits_tuple_size(desc, names + from, in_tuple + from, no_nulls, other_oids));
+		}
+	}
+	return largest;
+}
+
+/* What the index's tuple takes of the values that it stores of this row; 0: none. */
+static Size
+row_fits_size_in_index(OtWholeIndex *index, TupleTableSlot *slot, bool other_oids)
 {
 	Datum		values[INDEX_MAX_KEYS];
 	bool		nulls[INDEX_MAX_KEYS];
 	EState	   *estate = CreateExecutorState();
 	Size		size = 0;
 
-	if (ot_capture_compute_index_value(index->oid, index->info, stored, estate, values, nulls))
+	if (ot_capture_compute_index_value(index->oid, index->info, slot, estate, values, nulls))
 	{
-		IndexTuple	tuple = index_form_tuple(index->desc, values, nulls);
+		Relation	rel = index_open(index->oid, AccessShareLock);
 
-		size = IndexTupleSize(tuple);
 		for (int i = 0; i < index->desc->natts; i++)
+			nulls[i] |= !index->is_whole[i];
+		if (index->method == GIST_AM_OID)
 		{
-			Datum		value = index_getattr(tuple, i + 1, index->desc, &nulls[i]);
+			GISTSTATE  *state = initGISTstate(rel);
 
-			if (!nulls[i] && index->contains_names[i] && VARATT_IS_COMPRESSED(DatumGetPointer(value)))
-				size += MAXALIGN(ot_type_size_elsewhere(TupleDescAttr(index->desc, i)->atttypid,
-														value)) -
-					VARSIZE_ANY(DatumGetPointer(value));
+			gistCompressValues(state, rel, values, nulls, true, values);
+			freeGISTstate(state);
 		}
+		size = index->method == GIN_AM_OID ?
+			row_fits_size_in_gin(index, rel, values, nulls, other_oids) :
+			row_fits_tuple_size(index->desc, index->names, values, nulls, other_oids);
+		index_close(rel, AccessShareLock);
 	}
 	FreeExecutorState(estate);
 	return size;
@@ -142,15 +242,16 @@ ot_row_check_fits_everywhere(OtRelInfo *info, Relation rel, TupleTableSlot *give
 	for (int i = 0; i < info->nwhole_indexes; i++)
 	{
 		OtWholeIndex *index = &info->whole_indexes[i];
-		Size		size = row_fits_size_in_index(index, slot);
+		Size		size = row_fits_size_in_index(index, slot, true);
 
-		if (size > BTREE_ROOM)
+		/* if it is as large here, PostgreSQL says whether it fits */
+		if (size > ROOM && size > row_fits_size_in_index(index, given, false))
 			ereport(ERROR,
 					(errcode(OT_ERR_TOO_LARGE),
 					 errmsg("cannot replicate a row of table \"%s\": a value fits into index \"%s\" only in the form that it has here",
 							RelationGetRelationName(rel), get_rel_name(index->oid)),
 					 errdetail("It is compressed here. In other regions, where it is as in the table or holds other OIDs, it may take up to %zu bytes in the index; %zu are safe.",
-							   size, (Size) BTREE_ROOM),
+							   size, (Size) ROOM),
 					 errhint("Index something shorter, such as a hash of the value, or drop the index.")));
 	}
 	ExecDropSingleTupleTableSlot(slot);

@@ -96,9 +96,11 @@ SELECT * FROM named ORDER BY id;
 
 -- Values that fit into an index in the form that they have here, but not as they are in the table or with other OIDs.
 CREATE TYPE piece AS (a text, b int);
+CREATE FUNCTION almost(larger int) RETURNS text LANGUAGE sql AS $$
+    SELECT repeat('x', 2000) || string_agg(chr(40 + get_byte(decode(md5(i::text), 'hex'), 0) % 64), '' ORDER BY i) FROM generate_series(1, 2320 + larger) i $$;
 CREATE TABLE short_form (id int PRIMARY KEY, v text, p piece) WITH (toast_tuple_target = 128);
 INSERT INTO short_form SELECT 1, repeat('long', 1500), ROW(repeat('long', 1500), 1)::piece;
-INSERT INTO short_form SELECT 2, v, ROW(v, 1)::piece FROM (SELECT string_agg(chr(40 + i * 7919 % 13), '' ORDER BY md5(i::text)) AS v FROM generate_series(1, 3600) i) AS s;
+INSERT INTO short_form SELECT 2, almost(0), ROW(almost(0), 1)::piece;
 CREATE TABLE plain_form (id int PRIMARY KEY, v text, p piece);
 ALTER TABLE plain_form ALTER v SET STORAGE PLAIN, ALTER p SET STORAGE PLAIN;
 CREATE INDEX ON plain_form (v);
@@ -145,7 +147,50 @@ INSERT INTO as_stored_too SELECT -1, string_agg(chr(65 + get_byte(decode(md5(i::
 \echo :SQLSTATE
 SELECT id, length(x) FROM as_stored_too ORDER BY id;
 
--- Other kinds of index store something other than the value.
+-- Other kinds of index that store values: an expression of a range, what is included, both ends of a summary.
+CREATE TYPE words AS RANGE (subtype = text);
+CREATE TABLE ranged (id int PRIMARY KEY, r words COMPRESSION pglz);
+CREATE INDEX ranged_r ON ranged USING gist ((CASE WHEN id > 0 THEN r END));
+SET default_toast_compression = lz4;
+INSERT INTO ranged VALUES (1, words(squeezed(1), NULL));
+\echo :SQLSTATE
+INSERT INTO ranged VALUES (-1, words(squeezed(1), NULL));
+CREATE TABLE summed_up (id int PRIMARY KEY, x text COMPRESSION pglz);
+CREATE INDEX summed_up_x ON summed_up USING brin ((CASE WHEN id > 0 THEN x END));
+CREATE INDEX summed_up_bloom ON summed_up USING brin (coalesce(x, '') text_bloom_ops);
+INSERT INTO summed_up VALUES (1, squeezed(1));
+\echo :SQLSTATE
+INSERT INTO summed_up VALUES (-1, squeezed(1));
+RESET default_toast_compression;
+CREATE TABLE included (id int PRIMARY KEY, b box, v text);
+ALTER TABLE included ALTER v SET STORAGE PLAIN;
+CREATE INDEX included_v ON included USING gist (b) INCLUDE (v);
+INSERT INTO included SELECT id, box(point(id, id), point(0, 0)), v FROM short_form WHERE id = 2;
+\echo :SQLSTATE
+-- Of the same size everywhere, even if that is more than a B-tree takes; and not compressed in any index.
+INSERT INTO included SELECT n, box(point(n, n), point(0, 0)), almost(n) FROM generate_series(3, 5) n;
+\echo :SQLSTATE
+CREATE INDEX included_same ON included USING spgist ((id::text)) INCLUDE (v);
+DROP INDEX included_v;
+INSERT INTO included SELECT id, NULL, v FROM short_form WHERE id = 2;
+\echo :SQLSTATE
+-- With other OIDs: in the range that stands for a multirange, in the elements of an array, in what is computed of columns without.
+CREATE TABLE multiranged (id int PRIMARY KEY, r words_multirange);
+CREATE INDEX multiranged_r ON multiranged USING gist (r);
+INSERT INTO multiranged SELECT 1, words_multirange(words(almost(0), NULL));
+\echo :SQLSTATE
+INSERT INTO multiranged SELECT 2, words_multirange(words(almost(-1500), NULL));
+CREATE TABLE pieces (id int PRIMARY KEY, n int, v text, ps piece[]);
+CREATE INDEX pieces_ps ON pieces USING gin (ps);
+CREATE INDEX pieces_v ON pieces ((CASE WHEN n IS NULL THEN ROW(v, 1)::piece END));
+INSERT INTO pieces (id, ps) SELECT 1, ARRAY[ROW('short', 1), ROW(almost(0), 2)]::piece[];
+\echo :SQLSTATE
+INSERT INTO pieces (id, v) SELECT 2, almost(0);
+\echo :SQLSTATE
+INSERT INTO pieces SELECT 3, NULL, almost(-1500), ARRAY[ROW('short', 1), ROW(almost(-1500), 2)]::piece[];
+\echo :SQLSTATE
+
+-- Yet other kinds of index store something other than the value.
 CREATE TABLE searched (id int PRIMARY KEY, v text, t tsvector) WITH (toast_tuple_target = 128);
 CREATE INDEX ON searched USING gist (t);
 CREATE INDEX ON searched USING gin (t);
