@@ -13,6 +13,7 @@
 #include "base/base.h"
 
 #include <limits.h>
+#include <unistd.h>
 
 #include "access/xlog.h"
 #include "mb/pg_wchar.h"
@@ -83,6 +84,9 @@ static const struct config_enum_entry new_tables_values[] = {
 	{NULL, 0, false}
 };
 
+/* In the data folder, where the server works. */
+#define OT_NODE_SETTINGS_FILE "onetrip.conf"
+
 static char *key_seed_shown = NULL;
 
 /* Sixteen hexadecimal digits, which nobody is to see. */
@@ -115,12 +119,61 @@ settings_assign_key_seed(const char *value, void *extra)
 	ot_key_seed = *(uint64 *) extra;
 }
 
+/* What the node tells its server, and what counts where it says nothing. */
+static const char *const settings_of_node[][2] = {
+	{"onetrip.database", "onetrip"},
+	{"onetrip.region", ""},
+	{"onetrip.agent_socket", ""},
+	{"onetrip.node_id", "0"},
+	{"onetrip.format_level", "0"},
+	{"onetrip.key_seed", ""},
+	{"onetrip.trace_every", "0"},
+	{"onetrip.sequence_slot", "0"},
+	{"onetrip.sequence_stride", "1"},
+	{"onetrip.read_only", "off"},
+};
+
+/*
+ * What the node has written into its file counts over every other file, over ALTER
+ * SYSTEM, and over a postgresql.conf that does not include that file any more.  A
+ * server with another seed, for one, would take keys that no other region knows.  A
+ * server without such a file is not started by a node.
+ */
+static void
+settings_take_from_node(void)
+{
+	ConfigVariable *first = NULL;
+	ConfigVariable *last = NULL;
+
+	if (access(OT_NODE_SETTINGS_FILE, F_OK) != 0)
+		return;
+	if (!ParseConfigFile(OT_NODE_SETTINGS_FILE, true, NULL, 0, 0, LOG, &first, &last))
+		ereport(FATAL,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("could not read what the node says in \"%s\"", OT_NODE_SETTINGS_FILE),
+				 errhint("Start the node, which writes the file and starts this server.")));
+	for (int i = 0; i < lengthof(settings_of_node); i++)
+	{
+		const char *name = settings_of_node[i][0];
+		ConfigVariable *item = first;
+
+		while (item != NULL && strcmp(item->name, name) != 0)
+			item = item->next;
+		/* a level that this library does not know is refused, and then the lowest counts */
+		SetConfigOption(name, settings_of_node[i][1], PGC_POSTMASTER, PGC_S_OVERRIDE);
+		if (item != NULL)
+			(void) set_config_option(name, item->value, PGC_POSTMASTER, PGC_S_OVERRIDE,
+									 GUC_ACTION_SET, true, WARNING, false);
+	}
+	FreeConfigVariables(first);
+}
+
 void
 ot_settings_init(void)
 {
 	/*
-	 * What the node tells its server; users do not set these.  A region that joins
-	 * copies postgresql.auto.conf.
+	 * What the node tells its server; users do not set these, and no reload does.  A
+	 * region that joins copies postgresql.auto.conf.
 	 */
 	DefineCustomStringVariable("onetrip.database",
 							   "The replicated database of this server.",
@@ -158,7 +211,7 @@ ot_settings_init(void)
 							"Of how many COMMITs the node makes a trace of one; 0 makes none.",
 							"The node sets it from [traces] in node.toml.",
 							&ot_trace_every, 0, 0, INT_MAX,
-							PGC_SIGHUP, GUC_DISALLOW_IN_AUTO_FILE, NULL, NULL, NULL);
+							PGC_POSTMASTER, GUC_DISALLOW_IN_AUTO_FILE, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.sequence_slot",
 							"Which of the interleaved sequence values are this server's.",
 							NULL,
@@ -174,7 +227,7 @@ ot_settings_init(void)
 							 "This server is a read replica: it refuses changes of what is replicated.",
 							 "Temporary tables, and tables of another access method, may be written.",
 							 &ot_read_only, false,
-							 PGC_SIGHUP, GUC_DISALLOW_IN_AUTO_FILE, NULL, NULL, NULL);
+							 PGC_POSTMASTER, GUC_DISALLOW_IN_AUTO_FILE, NULL, NULL, NULL);
 
 	/* What users and operators choose. */
 	DefineCustomBoolVariable("onetrip.show_sequence_shares",
@@ -274,6 +327,7 @@ ot_settings_init(void)
 							PGC_SUSET, GUC_UNIT_KB, NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("onetrip");
+	settings_take_from_node();
 
 	ot_set_show_hook("in_hot_standby", settings_show_in_hot_standby);
 }

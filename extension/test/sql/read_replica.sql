@@ -1,12 +1,7 @@
 -- Goal: with onetrip.read_only a server refuses every change of replicated data with 25006, whatever a client sets; the rest works.
--- Method: turn it on by reload, try all ways to write, turn it off.
+-- Method: turn it on for this session, try all ways to write, turn it off.
 CREATE SCHEMA read_replica;
 SET search_path = read_replica;
-\setenv PGHOST :HOST
-\setenv PGPORT :PORT
-\setenv PGUSER :USER
-\setenv PGDATABASE :DBNAME
--- Once a new session shows the value, this one has been signaled too, and gets the value with its next statement.
 CREATE TABLE t (id int PRIMARY KEY, v text);
 CREATE TABLE local_t (id int PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY) USING heap;
 CREATE UNLOGGED TABLE unlogged_t (id int);
@@ -24,9 +19,7 @@ EXECUTE early;
 ALTER SYSTEM SET onetrip.read_only = on;
 ALTER SYSTEM SET onetrip.sequence_slot = 3;
 ALTER SYSTEM SET onetrip.key_seed = '1';
-\! echo "onetrip.read_only = on" >> "$(psql -XAtc "SHOW config_file")"
-SELECT pg_reload_conf();
-\! for i in $(seq 600); do [ "$(psql -XAtc "SHOW onetrip.read_only")" = on ] && break; sleep 0.05; done
+SELECT unit.use_read_only(true);
 SHOW onetrip.read_only;
 SHOW in_hot_standby;
 SELECT proposals FROM onetrip.status \gset before_
@@ -100,20 +93,14 @@ COMMIT;
 SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
 
 -- A transaction that wrote before it became a replica cannot commit after that.
-\! sed -i '/^onetrip.read_only = on/d' "$(psql -XAtc "SHOW config_file")"
-SELECT pg_reload_conf();
-\! for i in $(seq 600); do [ "$(psql -XAtc "SHOW onetrip.read_only")" = off ] && break; sleep 0.05; done
+SELECT unit.use_read_only(false);
 EXECUTE early;
 BEGIN;
 INSERT INTO t VALUES (3, 'no');
-\! echo "onetrip.read_only = on" >> "$(psql -XAtc "SHOW config_file")"
-\! psql -X -q -c 'SELECT pg_reload_conf() AS reloading'
-\! for i in $(seq 600); do [ "$(psql -XAtc "SHOW onetrip.read_only")" = on ] && break; sleep 0.05; done
+SELECT unit.use_read_only(true);
 COMMIT;
 SHOW onetrip.read_only;
-\! sed -i '/^onetrip.read_only = on/d' "$(psql -XAtc "SHOW config_file")"
-SELECT pg_reload_conf();
-\! for i in $(seq 600); do [ "$(psql -XAtc "SHOW onetrip.read_only")" = off ] && break; sleep 0.05; done
+SELECT unit.use_read_only(false);
 SELECT count(*) FROM t;
 INSERT INTO t VALUES (3, 'yes');
 SELECT nextval('s') > 0 AS drawn;

@@ -12,6 +12,7 @@ CREATE FUNCTION unit.decode_body(type int, body bytea) RETURNS text LANGUAGE c S
 CREATE FUNCTION unit.read_prefixes(bytes bytea) RETURNS int LANGUAGE c STRICT AS :'unit', 'unit_read_prefixes';
 CREATE FUNCTION unit.use_socket(path text) RETURNS void LANGUAGE c AS :'unit', 'unit_use_socket';
 CREATE FUNCTION unit.use_level(level int) RETURNS void LANGUAGE c AS :'unit', 'unit_use_level';
+CREATE FUNCTION unit.use_read_only(is_on boolean) RETURNS void LANGUAGE c AS :'unit', 'unit_use_read_only';
 CREATE FUNCTION unit.refuse_verifiers() RETURNS void LANGUAGE c AS :'unit', 'unit_refuse_verifiers';
 CREATE FUNCTION unit.operations() RETURNS SETOF text LANGUAGE c STRICT AS :'unit', 'unit_operations';
 CREATE FUNCTION unit.used_sequences() RETURNS SETOF regclass LANGUAGE c STRICT AS :'unit', 'unit_used_sequences';

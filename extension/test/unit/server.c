@@ -41,6 +41,7 @@ PG_MODULE_MAGIC;
 
 PG_FUNCTION_INFO_V1(unit_use_socket);
 PG_FUNCTION_INFO_V1(unit_use_level);
+PG_FUNCTION_INFO_V1(unit_use_read_only);
 PG_FUNCTION_INFO_V1(unit_refuse_verifiers);
 PG_FUNCTION_INFO_V1(unit_refuse_messages);
 PG_FUNCTION_INFO_V1(unit_evict_last);
@@ -79,6 +80,17 @@ Datum
 unit_use_level(PG_FUNCTION_ARGS)
 {
 	ot_format_level = PG_GETARG_INT32(0);
+	PG_RETURN_VOID();
+}
+
+/*
+ * unit_use_read_only(on bool) returns void: from now on the server is a read
+ * replica, for this session.
+ */
+Datum
+unit_use_read_only(PG_FUNCTION_ARGS)
+{
+	ot_read_only = PG_GETARG_BOOL(0);
 	PG_RETURN_VOID();
 }
 

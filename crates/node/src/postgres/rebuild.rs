@@ -315,8 +315,8 @@ async fn own_settings(server: &Server) -> Result<(), PostgresError> {
         leave_out_donors(&data, &unfinished)?;
         // What the donor's node has decided may be in it, and this node's is not there before the start.
         server.write_settings(&unfinished)?;
-        let mut command = server.command("postgres");
-        command.args(["-C", "port", "-D"]).arg(&unfinished).stdin(Stdio::null());
+        let mut command = server.command_of_setting(&unfinished, "port");
+        command.stdin(Stdio::null());
         let output = command.output().map_err(|source| PostgresError::Program { program: server.program("postgres"), source })?;
         if output.status.success() {
             return Ok(());

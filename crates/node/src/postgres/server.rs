@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use super::settings::{each_setting, NODE_SETTINGS, SETTINGS_FILES};
 use super::{file_error, may_be_there, PostgresError};
 use crate::config::{KeySeed, NodeConfig, CHECKPOINT_FILE};
 use crate::disk::CheckpointFile;
@@ -22,6 +23,22 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// A log larger than this is set aside at the next start.
 const LOG_BYTES_MAX: u64 = 64 << 20;
 const OLDEST_VERSION: u32 = 15;
+/// What a line of the owner's does not change.  Those of the extension its library reads in [`NODE_SETTINGS`] by itself.
+const DECIDED: [&str; 13] = [
+    "data_directory",
+    "listen_addresses",
+    "onetrip.agent_socket",
+    "onetrip.database",
+    "onetrip.format_level",
+    "onetrip.key_seed",
+    "onetrip.node_id",
+    "onetrip.read_only",
+    "onetrip.region",
+    "onetrip.sequence_slot",
+    "onetrip.sequence_stride",
+    "onetrip.trace_every",
+    "port",
+];
 
 /// Below these a server lacks connections for copies, room for its position in the log, or workers that always run.
 const AT_LEAST: [(&str, u32); 4] = [
@@ -155,7 +172,7 @@ impl Server {
 
     /// Returns whether they are others than before.
     pub fn write_settings(&self, data: &Path) -> Result<bool, PostgresError> {
-        let path = data.join("onetrip.conf");
+        let path = data.join(NODE_SETTINGS);
         // Until they are written, so that nobody else's, which are older, take their place.
         let looks_read_only = self.looks_read_only();
         let settings = self.settings(installed_version(&self.bin_dir)?, self.level_in_force(), *looks_read_only);
@@ -193,6 +210,12 @@ impl Server {
             ("port", self.port.to_string()),
             ("unix_socket_directories", path(&self.node_folder)),
             ("shared_preload_libraries", text("onetrip")),
+            ("onetrip.database", text(&self.database)),
+            ("onetrip.node_id", self.node_id.to_string()),
+            ("onetrip.region", text(&self.region)),
+            ("onetrip.agent_socket", path(&self.agent_socket())),
+            ("onetrip.sequence_slot", self.sequence_slot.to_string()),
+            ("onetrip.sequence_stride", self.sequence_stride.to_string()),
             ("onetrip.read_only", if self.read_only { "on" } else { "off" }.to_string()),
             ("wal_level", "replica".to_string()),
             ("max_connections", "200".to_string()),
@@ -203,7 +226,6 @@ impl Server {
             ("shared_buffers", text("128MB")),
             ("log_line_prefix", text("%m [%p] %q%u@%d ")),
         ];
-        settings.extend(self.whose_it_is().map(|(name, value)| (name, text(&value))));
         if self.tls {
             let file = |name: &str| path(&self.node_folder.join(tls::FOLDER).join(name));
             settings.push(("ssl", "on".to_string()));
@@ -240,31 +262,38 @@ impl Server {
         lines
     }
 
-    /// What makes the server this node's, as names and values.
-    fn whose_it_is(&self) -> [(&'static str, String); 6] {
-        [
-            ("onetrip.database", self.database.clone()),
-            ("onetrip.node_id", self.node_id.to_string()),
-            ("onetrip.region", self.region.clone()),
-            ("onetrip.agent_socket", self.agent_socket().display().to_string()),
-            ("onetrip.sequence_slot", self.sequence_slot.to_string()),
-            ("onetrip.sequence_stride", self.sequence_stride.to_string()),
-        ]
+    /// Shows what a setting is according to the files in `data`.
+    pub(super) fn command_of_setting(&self, data: &Path, name: &str) -> Command {
+        let mut command = self.command("postgres");
+        command.args(["-C", name, "-D"]).arg(data).arg("-c").arg(format!("data_directory={}", data.display()));
+        command
     }
 
-    /// What a setting is according to the files.  `None`: this PostgreSQL does not know it, or the files cannot be
-    /// read, which the server says itself.
+    /// `None`: this PostgreSQL does not know the setting, or the files cannot be read, which the server says itself.
     fn in_files(&self, data: &Path, name: &str) -> Option<String> {
-        let output = self.command("postgres").args(["-C", name, "-D"]).arg(data).output();
+        let output = self.command_of_setting(data, name).output();
         let output = output.ok().filter(|output| output.status.success())?;
         Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
     }
 
     /// What counts over the files in `data`, as names and values, and is to be given to the server when it is started.
     pub(super) fn over_files(&self, data: &Path) -> Vec<(&'static str, String)> {
-        let mut settings = Vec::from(self.whose_it_is());
-        let libraries = self.in_files(data, "shared_preload_libraries");
-        settings.extend(libraries.and_then(|all| with_ours(&all)).map(|all| ("shared_preload_libraries", all)));
+        let mut settings = vec![
+            ("data_directory", data.display().to_string()),
+            ("listen_addresses", self.listen.clone()),
+            ("port", self.port.to_string()),
+        ];
+        for line in lines_for_nothing(data) {
+            tracing::warn!("{line}, has no effect: the node decides that setting; take the line out");
+        }
+        let folder = self.node_folder.display().to_string();
+        let is_node_folder = |name: &str| name.trim().trim_matches('"') == folder;
+        let lists: [(_, _, &dyn Fn(&str) -> bool); 2] = [
+            ("shared_preload_libraries", "onetrip", &is_our_library),
+            ("unix_socket_directories", &folder, &is_node_folder),
+        ];
+        let with_ours = |(name, ours, is_ours)| Some((name, with_ours(&self.in_files(data, name)?, ours, is_ours)?));
+        settings.extend(lists.into_iter().filter_map(with_ours));
         let known = AT_LEAST.iter().map(|(name, _)| *name).chain(["wal_level"]);
         let instead = known.filter_map(|name| {
             let value = self.in_files(data, name)?;
@@ -345,12 +374,26 @@ fn copy_all(mut log: &fs::File, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn with_ours(libraries: &str) -> Option<String> {
-    if libraries.split(',').any(is_our_library) {
+/// A list with what the node needs in it; `None`: it has that already.
+fn with_ours(list: &str, ours: &str, is_ours: &dyn Fn(&str) -> bool) -> Option<String> {
+    if list.split(',').any(is_ours) {
         return None;
     }
-    let others = if libraries.is_empty() { String::new() } else { format!(", {libraries}") };
-    Some(format!("onetrip{others}"))
+    let others = if list.is_empty() { String::new() } else { format!(", {list}") };
+    Some(format!("{ours}{others}"))
+}
+
+/// The lines of the owner's files that set what the node decides.
+fn lines_for_nothing(data: &Path) -> Vec<String> {
+    let mut lines = Vec::new();
+    for name in &SETTINGS_FILES[..2] {
+        each_setting(&data.join(name), &mut |file, line, name, _| {
+            if DECIDED.contains(&name) {
+                lines.push(format!("{name} in {}, line {line}", file.display()));
+            }
+        });
+    }
+    lines
 }
 
 /// What a server of a node needs in place of this value of a setting, if it cannot be with that.
@@ -439,12 +482,12 @@ mod tests {
     #[test]
     fn ours_is_added_to_the_libraries_of_the_user() {
         for complete in ["onetrip", "pg_cron, onetrip", "$libdir/onetrip,auto_explain", " \"onetrip\" "] {
-            assert_eq!(with_ours(complete), None, "{complete}");
+            assert_eq!(with_ours(complete, "onetrip", &is_our_library), None, "{complete}");
         }
         for (theirs, all) in
             [("", "onetrip"), ("pg_cron", "onetrip, pg_cron"), ("not_onetrip,\"x\"", "onetrip, not_onetrip,\"x\"")]
         {
-            assert_eq!(with_ours(theirs).as_deref(), Some(all));
+            assert_eq!(with_ours(theirs, "onetrip", &is_our_library).as_deref(), Some(all));
         }
     }
 
@@ -455,15 +498,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let bin_dir = folder.path().join("bin");
         fs::create_dir(&bin_dir).unwrap();
-        let script = "case \"$2\" in shared_preload_libraries) echo onetrip;; wal_level) echo minimal;;\n\
+        let script = "case \"$2\" in shared_preload_libraries) echo onetrip;; unix_socket_directories) echo /tmp;; wal_level) echo minimal;;\n\
                       max_wal_senders) echo 0;; max_replication_slots) echo 10;; max_worker_processes) echo 64;;\n\
                       *) echo unrecognized >&2; exit 1;; esac";
         super::super::write_program(&bin_dir.join("postgres"), script);
-        let server = Server { bin_dir, sequence_slot: 3, ..example(folder.path()) };
-        let settings = server.over_files(&server.data());
-        let (own, others): (Vec<_>, Vec<_>) = settings.into_iter().partition(|(name, _)| name.starts_with("onetrip."));
-        assert!(own.contains(&("onetrip.sequence_slot", "3".into())), "{own:?}");
-        assert_eq!(others, [("max_wal_senders", "10".into()), ("wal_level", "replica".into())]);
+        let server = Server { bin_dir, ..example(folder.path()) };
+        fs::create_dir(server.data()).unwrap();
+        fs::write(server.data().join("postgresql.auto.conf"), "a = 1\nonetrip.key_seed = '1'\n").unwrap();
+        let expected = [
+            ("data_directory", server.data().display().to_string()),
+            ("listen_addresses", "127.0.0.1".into()),
+            ("port", "5433".into()),
+            ("unix_socket_directories", format!("{}, /tmp", folder.path().display())),
+            ("max_wal_senders", "10".into()),
+            ("wal_level", "replica".into()),
+        ];
+        assert_eq!(server.over_files(&server.data()), expected);
+        let file = server.data().join("postgresql.auto.conf");
+        assert_eq!(lines_for_nothing(&server.data()), [format!("onetrip.key_seed in {}, line 2", file.display())]);
     }
 
     #[test]
@@ -537,7 +589,7 @@ mod tests {
         let settings = server.settings(15, Level(0), false);
         assert!(settings.contains("unix_socket_directories = '/data/it''s'\n"), "{settings}");
         assert!(settings.contains("onetrip.agent_socket = '/data/it''s/agent.sock'\n"), "{settings}");
-        assert!(settings.contains("port = 5433\n") && settings.contains("onetrip.node_id = '2'\n"), "{settings}");
+        assert!(settings.contains("port = 5433\n") && settings.contains("onetrip.node_id = 2\n"), "{settings}");
         assert!(settings.contains("wal_writer_flush_after = 0\n"), "{settings}");
         assert!(!server.settings(17, Level(0), false).contains("wal_writer"));
         assert!(!settings.contains("format_level"));

@@ -27,6 +27,11 @@ const OF_ONE_SERVER: [&str; 12] = [
     "unix_socket_directories",
 ];
 
+/// What the node writes, in the data folder.
+pub(super) const NODE_SETTINGS: &str = "onetrip.conf";
+/// PostgreSQL follows no more includes than this, one in the other.
+const INCLUDES_MAX: u32 = 10;
+
 /// Whether a setting, as it is written in a file, is for one server alone.
 pub fn is_of_one_server(name: &str) -> bool {
     OF_ONE_SERVER.iter().any(|of| name.eq_ignore_ascii_case(of))
@@ -54,9 +59,73 @@ pub fn leave_out_of_copy(file: &Path) -> Result<Vec<String>, PostgresError> {
     Ok(left_out)
 }
 
+/// Calls `found` with each file, number of a line, name in lower case and value of what the owner's file says, and what
+/// is included there.  What cannot be read the server itself complains about.
+pub(super) fn each_setting(file: &Path, found: &mut dyn FnMut(&Path, usize, &str, &str)) {
+    each_setting_below(file, INCLUDES_MAX, found);
+}
+
+fn each_setting_below(file: &Path, includes: u32, found: &mut dyn FnMut(&Path, usize, &str, &str)) {
+    if includes == 0 || file.ends_with(NODE_SETTINGS) {
+        return;
+    }
+    let text = fs::read(file).unwrap_or_default();
+    for (at, line) in String::from_utf8_lossy(&text).lines().enumerate() {
+        let (name, value) = name_and_value(line);
+        let named = file.with_file_name(value);
+        match name.as_str() {
+            "" => {}
+            "include" | "include_if_exists" => each_setting_below(&named, includes - 1, found),
+            "include_dir" => {
+                let files = fs::read_dir(named).into_iter().flatten().flatten().map(|entry| entry.path());
+                let mut files: Vec<_> = files.filter(|f| f.extension().is_some_and(|of| of == "conf")).collect();
+                files.sort();
+                files.iter().for_each(|file| each_setting_below(file, includes - 1, found));
+            }
+            name => found(file, at + 1, name, value),
+        }
+    }
+}
+
+fn name_and_value(line: &str) -> (String, &str) {
+    let line = line.trim_start();
+    let (name, rest) =
+        line.split_at(line.find(|c: char| !c.is_alphanumeric() && !"_.$".contains(c)).unwrap_or(line.len()));
+    let value = rest.trim_start_matches([' ', '\t', '=']);
+    let value = match value.strip_prefix('\'') {
+        Some(value) => value.split('\'').next(),
+        None => value.split([' ', '\t', '#']).next(),
+    };
+    (name.to_ascii_lowercase(), value.unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_owners_files_say_is_found_in_every_file_that_is_included() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        fs::create_dir(place("more")).unwrap();
+        fs::create_dir(place("more/deep")).unwrap();
+        let main =
+            "# port = 1\ninclude = 'onetrip.conf'\n\n  Port 2 # two\ninclude_dir 'more'\ninclude 'postgresql.conf'\n";
+        fs::write(place("postgresql.conf"), main).unwrap();
+        fs::write(place(NODE_SETTINGS), "port = 3\n").unwrap();
+        fs::write(place("more/b.conf"), "Onetrip.Key_Seed='4'\n").unwrap();
+        fs::write(place("more/a.conf"), "include_if_exists deep/c\ninclude_if_exists none\n").unwrap();
+        fs::write(place("more/not"), "port = 5\n").unwrap();
+        fs::write(place("more/deep/c"), b"\xff\nport = '6' # six").unwrap();
+        let mut found = Vec::new();
+        each_setting(&place("postgresql.conf"), &mut |file, line, name, value| {
+            let file = file.strip_prefix(folder.path()).unwrap().display();
+            found.push(format!("{file}:{line} {name}={value}"));
+        });
+        let once = ["postgresql.conf:4 port=2", "more/deep/c:2 port=6", "more/b.conf:1 onetrip.key_seed=4"];
+        assert_eq!(found.len() % once.len(), 0, "{found:?}");
+        assert_eq!(found[..once.len()], once, "and a file that includes itself comes to an end");
+    }
 
     #[test]
     fn what_is_for_one_server_alone_is_left_out_of_a_copy() {
