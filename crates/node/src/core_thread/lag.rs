@@ -4,9 +4,14 @@
 //! A node that was cut off decides all that it missed when it is back, so it cannot know that by itself.  While a
 //! server is behind, the members tell each other a few of their times with their reports, as ages, so that no two
 //! clocks have to agree.  An age is too low by the time that it takes to arrive, and never too high.
+//!
+//! Whoever was cut off cannot know of an entry that it lacks whether there is one.  A majority of the voters has it, so
+//! at least two others do, unless there is one voter only.  As long as two others are heard, one of them alone is not
+//! believed.
 
-use onetrip_core::LogIndex;
-use std::collections::VecDeque;
+use onetrip_core::replica::SILENT_AFTER;
+use onetrip_core::{LogIndex, NodeId};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 /// When there are more, every second one is dropped.  With one per tick that is after half an hour, and costs little
@@ -21,6 +26,17 @@ pub const TOLD_MAX: usize = 16;
 /// Entries, and how many milliseconds ago each was decided.
 pub type Told = Vec<(LogIndex, u32)>;
 
+/// Who tells its times, and to whom.
+pub(super) struct Teller {
+    pub member: NodeId,
+    /// Up to where its server shows the log.
+    pub shown: LogIndex,
+    /// This node has decided the log up to there.
+    pub decided: LogIndex,
+    /// So many others know, at least, of each entry that this node lacks.
+    pub knowing: usize,
+}
+
 /// Notes, coarsely, when which index was decided here, or elsewhere if that was clearly before.
 ///
 /// Invariant: indexes rise, and times do not fall.
@@ -28,6 +44,8 @@ pub type Told = Vec<(LogIndex, u32)>;
 pub(super) struct LagClock {
     marks: VecDeque<(LogIndex, Instant)>,
     forgotten: LogIndex,
+    /// The last entry that each member has spoken of, and when it was last heard.
+    known: BTreeMap<NodeId, (LogIndex, Instant)>,
 }
 
 impl LagClock {
@@ -61,8 +79,16 @@ impl LagClock {
     }
 
     /// Another member has told its times.
-    pub fn learn(&mut self, told: &Told, now: Instant) {
-        for (index, ms) in told {
+    pub fn learn(&mut self, from: &Teller, told: &Told, now: Instant) {
+        let Teller { member, shown, decided, knowing } = *from;
+        self.known.retain(|_, (_, heard)| now.saturating_duration_since(*heard) < SILENT_AFTER);
+        let known = self.known.entry(member).or_insert((shown, now));
+        *known = (told.iter().map(|(index, _)| *index).fold(known.0.max(shown), LogIndex::max), now);
+        let mut known: Vec<LogIndex> = self.known.values().map(|(index, _)| *index).collect();
+        known.sort_unstable();
+        let last = decided.max(known[known.len().saturating_sub(knowing)]);
+        self.marks.truncate(self.marks.partition_point(|(mark, _)| *mark <= last));
+        for (index, ms) in told.iter().filter(|(index, _)| *index <= last) {
             let age = Duration::from_millis((*ms).into());
             let Some(at) = now.checked_sub(age) else { continue };
             let place = self.marks.partition_point(|(mark, _)| mark < index);
@@ -102,6 +128,10 @@ impl LagClock {
 mod tests {
     use super::*;
 
+    fn from(member: u32, shown: u64, decided: u64) -> Teller {
+        Teller { member: NodeId(member), shown: LogIndex(shown), decided: LogIndex(decided), knowing: 2 }
+    }
+
     #[test]
     fn the_lag_is_the_age_of_the_first_entry_that_is_not_shown() {
         let (mut clock, start) = (LagClock::default(), Instant::now());
@@ -128,7 +158,8 @@ mod tests {
         let told = there.told(at(210));
         assert!((TOLD_MAX / 2..=TOLD_MAX).contains(&told.len()), "{}", told.len());
         // Before it has decided anything of it, and after it has.
-        away.learn(&told, at(210));
+        let learn = |away: &mut LagClock, told: &Told, now| away.learn(&from(1, 0, 0), told, now);
+        learn(&mut away, &told, at(210));
         assert_eq!(away.behind(LogIndex(10), at(210)), Duration::from_secs(209));
         (1..=17).for_each(|s| away.decided(LogIndex(10 + s * 1_200), at(210 + s)));
         for shown in [10, 5_010, 10_010, 15_010] {
@@ -137,15 +168,55 @@ mod tests {
         }
         // What it has not been told yet, it is told with the next report.
         let last = LogIndex(10 + 17 * 1_200);
-        away.learn(&there.told(at(227)), at(227));
+        learn(&mut away, &there.told(at(227)), at(227));
         assert!(away.behind(last, at(227)) >= Duration::from_secs(17), "{:?}", away.behind(last, at(227)));
         // Told the same again it learns nothing, and what everybody shows it forgets for good.
         let marks = away.marks.clone();
-        away.learn(&there.told(at(227)), at(227));
+        learn(&mut away, &there.told(at(227)), at(227));
         assert_eq!(away.marks, marks);
         away.forget_to(LogIndex(21_010));
-        away.learn(&told, at(227));
+        learn(&mut away, &told, at(227));
         assert!(away.marks.is_empty(), "{:?}", away.marks);
+    }
+
+    /// Goal: one member that goes bad does not make anybody's lag wrong with entries that do not exist.
+    /// Method: two others tell their times, in either order; one of them, and later both, name an entry far beyond the
+    /// log.
+    #[test]
+    fn an_entry_that_only_one_of_several_knows_does_not_count() {
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        let (good, bad) = (2, 3);
+        let true_times = vec![(LogIndex(20), 4_000)];
+        let lie = [&true_times[..], &[(LogIndex(1 << 40), 3_600_000)]].concat();
+        for order in [[good, bad], [bad, good]] {
+            let mut clock = LagClock::default();
+            clock.decided(LogIndex(10), at(4_000));
+            for id in order {
+                clock.learn(&from(id, 0, 10), if id == bad { &lie } else { &true_times }, at(4_010));
+            }
+            // It lacks what both know.  (Heard alone, the bad one is believed, and makes that look older, too.)
+            if order[0] == good {
+                assert_eq!(clock.behind(LogIndex(10), at(4_010)), Duration::from_secs(4));
+            }
+            assert_eq!(clock.behind(LogIndex(20), at(4_010)), Duration::ZERO, "{order:?}");
+            clock.decided(LogIndex(30), at(4_011));
+            clock.learn(&from(bad, 0, 30), &lie, at(4_011));
+            assert_eq!(clock.behind(LogIndex(30), at(4_011)), Duration::ZERO, "{order:?}");
+            // Now the other one shows that entry.
+            clock.learn(&from(good, 1 << 40, 30), &Told::new(), at(4_011));
+            clock.learn(&from(bad, 0, 30), &lie, at(4_011));
+            assert_eq!(clock.behind(LogIndex(30), at(4_011)), Duration::from_secs(3_600), "{order:?}");
+        }
+        // Where there is nobody else to ask, because the other one is silent or the one is the only voter.
+        let (mut alone, later) = (LagClock::default(), at(4_000) + SILENT_AFTER);
+        alone.learn(&from(good, 0, 10), &true_times, at(4_000));
+        alone.learn(&from(bad, 0, 10), &lie, later);
+        assert_eq!(alone.behind(LogIndex(30), later), Duration::from_secs(3_600));
+        let mut of_one_voter = LagClock::default();
+        of_one_voter.learn(&from(good, 0, 10), &true_times, at(4_000));
+        of_one_voter.learn(&Teller { knowing: 1, ..from(bad, 0, 10) }, &lie, at(4_000));
+        assert_eq!(of_one_voter.behind(LogIndex(30), at(4_000)), Duration::from_secs(3_600));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! How far behind each PostgreSQL is, this node's and the other members'.
 
-use super::lag::Told;
+use super::lag::{Teller, Told};
 use super::CoreThread;
 use crate::status::Position;
 use onetrip_core::replica::{Report, SILENT_AFTER};
@@ -35,7 +35,14 @@ impl CoreThread {
         if !self.replica.members().contains(peer) {
             return;
         }
-        self.host.lag.learn(decided, Instant::now());
+        let voters = self.replica.members().members.iter().filter(|m| m.voter).count();
+        let from = Teller {
+            member: peer,
+            shown: report.shown.map(|(applied, _)| applied).unwrap_or_default(),
+            decided: self.replica.certifier.decided(),
+            knowing: voters.clamp(1, 2),
+        };
+        self.host.lag.learn(&from, decided, Instant::now());
         if let Some((applied, durable)) = report.shown {
             self.positions.insert(peer, self.position(applied, durable));
         }
