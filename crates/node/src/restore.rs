@@ -224,6 +224,7 @@ impl Restore<'_> {
         let Checkpoint { conf, members, mut certifier, mut committed_indexes, .. } = old;
         let file = CheckpointFile::new(self.folder.join("certifier.checkpoint"));
         let mut log = log;
+        log.end_at_damage();
         log.keep_checkpoints_in(file);
         log.stand_on(certifier.decided(), &conf);
         let mut members = Arc::new(members);
@@ -247,6 +248,9 @@ impl Restore<'_> {
         };
         // This ends: neither ticks nor messages come, so nothing happens after what is committed has been handed out.
         while consensus.poll(&mut out) {
+            if let Some(damage) = consensus.log_mut().take_damage() {
+                return Err(damage.into());
+            }
             take(std::mem::take(&mut out.committed))?;
             if let Some(persist) = out.persist.take() {
                 consensus.log_mut().append(&persist.entries, Some(&persist.hard_state), true)?;
@@ -327,13 +331,13 @@ mod tests {
         fn progress(&mut self, _: LogIndex) {}
     }
 
-    fn restored_to(goal: u64, mut source: Times) -> Result<LogIndex, RestoreError> {
+    /// For the checkpoint of a cluster that has just begun.
+    fn restore_to(folder: &Path, goal: u64) -> Restore<'_> {
         let text = "cluster = 'c'\nnode = 1\nregion = 'a'\nlisten = '127.0.0.1:1'\nhttp = '127.0.0.1:2'\n\
                     preferred_leader = 'a'\n[[member]]\nid = 1\nregion = 'a'\naddress = '127.0.0.1:1'\n";
         let config: NodeConfig = toml::from_str(text).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let restore = Restore {
-            folder: folder.path(),
+        Restore {
+            folder,
             limits: config.limits(),
             region: "a".into(),
             address: "127.0.0.1:1".into(),
@@ -341,8 +345,42 @@ mod tests {
             checkpoint: Checkpoint::bootstrap(config.bootstrap_members(), config.limits()).encode(),
             least: LogIndex(1),
             goal: Goal::Time(goal),
-        };
-        restore.run(&mut source).map(|restored| restored.index)
+        }
+    }
+
+    fn restored_to(goal: u64, mut source: Times) -> Result<LogIndex, RestoreError> {
+        let folder = tempfile::tempdir().unwrap();
+        restore_to(folder.path(), goal).run(&mut source).map(|restored| restored.index)
+    }
+
+    /// Goal: a bad disk is said, as the file and what is wrong with it, and is no panic.
+    /// Method: an entry changes on disk after the log was opened.
+    #[test]
+    fn an_entry_that_goes_bad_while_the_log_is_decided_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let restore = restore_to(folder.path(), 0);
+        let old = || Checkpoint::decode(restore.checkpoint.clone(), restore.limits).unwrap();
+        let start = (old().index(), old().term);
+        let path = folder.path().join("log");
+        let mut log = RaftLog::open(&path).unwrap();
+        log.restart(start.0, start.1, None).unwrap();
+        let data = Bytes::from_static(b"of an entry that is none");
+        let entry = RaftEntry { index: start.0.next().0, term: 1, data: data.clone(), ..Default::default() };
+        let promised = HardState { term: 1, commit: entry.index, ..Default::default() };
+        let last = (LogIndex(entry.index), Term(1));
+        log.append(&[entry], Some(&promised), true).unwrap();
+        log.close().unwrap();
+
+        let log = RaftLog::open(&path).unwrap();
+        assert_eq!(log.last_index(), last.0);
+        let found = crate::disk::segment_numbers(&path).unwrap();
+        let file = path.join(format!("{:016x}.log", found[found.len() - 1]));
+        let mut raw = std::fs::read(&file).unwrap();
+        let at = raw.windows(data.len()).position(|bytes| bytes == &data[..]).expect("it is there");
+        raw[at] ^= 1;
+        std::fs::write(&file, raw).unwrap();
+        let Err(e) = restore.decide(old(), log, last) else { panic!("it was decided") };
+        assert!(matches!(&e, RestoreError::Node(Error::Corrupted { file: named, .. }) if *named == file), "{e}");
     }
 
     /// Goal: an archive that is complete to the given time is enough, also if a node's log goes further.

@@ -83,6 +83,7 @@ pub struct RaftLog {
     /// An entry could not be read ([`RaftLog::take_damage`]).  Raft was told that it cannot be read yet; if it cannot
     /// wait for it, it panics.
     unreadable: RefCell<Option<Error>>,
+    ends_at_damage: bool,
     /// `Some`: the log is only read, and what follows this entry is not looked at.
     read_to: Option<LogIndex>,
 }
@@ -173,6 +174,7 @@ impl RaftLog {
             spare: Spare::new(dir),
             spans: Spans::default(),
             unreadable: RefCell::default(),
+            ends_at_damage: false,
             read_to: None,
         }
     }
@@ -194,6 +196,12 @@ impl RaftLog {
     pub fn sync_beside(&mut self, tell: impl Fn() + Send + 'static) -> Result<()> {
         self.syncer = Some(Syncer::start(tell)?);
         Ok(())
+    }
+
+    /// From now on Raft gets nothing in the place of what it cannot wait for and that cannot be read.  For who holds no
+    /// election, and calls [`RaftLog::take_damage`] after each read.
+    pub fn end_at_damage(&mut self) {
+        self.ends_at_damage = true;
     }
 
     /// An error of a read by Raft, which has not been returned yet.  The node must not go on.

@@ -120,14 +120,15 @@ impl Storage for RaftLog {
             }
             _ => (low..high).map(|index| self.entry(LogIndex(index))).collect(),
         };
-        read.map_err(|e| {
+        read.or_else(|e| {
             let why = e.to_string();
             self.unreadable.borrow_mut().get_or_insert(e);
             // raft-rs panics at any other error.
-            raft::Error::Store(match can_wait {
-                true => StorageError::LogTemporarilyUnavailable,
-                false => StorageError::Other(why.into()),
-            })
+            match (can_wait, self.ends_at_damage) {
+                (true, _) => Err(raft::Error::Store(StorageError::LogTemporarilyUnavailable)),
+                (false, true) => Ok(Vec::new()),
+                (false, false) => Err(raft::Error::Store(StorageError::Other(why.into()))),
+            }
         })
     }
 
