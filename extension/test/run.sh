@@ -242,6 +242,11 @@ examples() {
 if [ -n "$all" ]; then
     examples ../../docs/settings.md
     examples ../../docs/functions.md
+    examples ../../docs/monitoring.md
+    # Those that connect to another server are left out.
+    perl -0pe 's/```sql\nCREATE SUBSCRIPTION.*?\n```\n//sg' ../../docs/publications.md >"$work/publications.md"
+    printf '```sql\nDROP PUBLICATION shop;\n```\n' >>"$work/publications.md"
+    examples "$work/publications.md"
 fi
 
 # The tests that stop and start the node: each is a script that runs in this shell.  It sets `wrong` if it fails, or
