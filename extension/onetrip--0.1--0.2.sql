@@ -234,3 +234,16 @@ CREATE FUNCTION onetrip.rows_of(anyelement) RETURNS SETOF anyelement
 COMMENT ON FUNCTION onetrip.rows_of(anyelement) IS
     'The rows of the table whose row type the argument has, read without a plan.';
 REVOKE ALL ON FUNCTION onetrip.rows_of(anyelement) FROM PUBLIC;
+
+-- ---- what became of large transactions that were written before they were decided ----
+
+CREATE FUNCTION onetrip.count_early_writes(OUT outcome text, OUT count bigint)
+    RETURNS SETOF record
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_count_early_writes';
+COMMENT ON FUNCTION onetrip.count_early_writes() IS
+    'How often this server wrote a large transaction of another region early, since it started, and what became of that.';
+
+CREATE VIEW onetrip.early_writes AS SELECT * FROM onetrip.count_early_writes();
+COMMENT ON VIEW onetrip.early_writes IS
+    'How often this server wrote a large transaction of another region early, since it started, and what became of that.';
+GRANT SELECT ON onetrip.early_writes TO PUBLIC;

@@ -39,12 +39,15 @@
 #include "apply/apply_internal.h"
 
 #include "access/xact.h"
+#include "fmgr.h"
+#include "funcapi.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "tcop/tcopprot.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -77,6 +80,39 @@
 #define POLL_BYTES (64 * 1024)
 #define OPERATIONS_MS 60000
 
+/* What became of an entry that this worker began to write. */
+typedef enum Outcome
+{
+	OUTCOME_COMMITTED = 0,
+	OUTCOME_NOT_COMMITTED,		/* the entry lost, or its region has proposed it anew */
+	OUTCOME_LATE,				/* decided before all of it was here */
+	OUTCOME_NOT_EARLY,			/* something in it is done in its turn only */
+	OUTCOME_LOCK,
+	OUTCOME_EVICTED,
+	OUTCOME_CANCELED,
+	OUTCOME_CONNECTION,
+	OUTCOME_ERROR
+} Outcome;
+
+#define OUTCOMES (OUTCOME_ERROR + 1)
+
+static const char *const outcome_names[OUTCOMES] = {
+	[OUTCOME_COMMITTED] = "committed",
+	[OUTCOME_NOT_COMMITTED] = "not committed",
+	[OUTCOME_LATE] = "late",
+	[OUTCOME_NOT_EARLY] = "not done early",
+	[OUTCOME_LOCK] = "lock",
+	[OUTCOME_EVICTED] = "evicted",
+	[OUTCOME_CANCELED] = "canceled",
+	[OUTCOME_CONNECTION] = "connection",
+	[OUTCOME_ERROR] = "error",
+};
+
+/* In shared memory, since the server started. */
+static pg_atomic_uint64 *counts = NULL;
+
+PG_FUNCTION_INFO_V1(ot_count_early_writes);
+
 static OtAgent *agent = NULL;
 static MemoryContext arrival_context = NULL;
 static bool welcomed;			/* on this connection */
@@ -91,6 +127,7 @@ static struct
 	bool		last_asked;		/* the node may send all that is left, and then a verdict */
 	bool		begun;			/* the turn knows of it */
 	bool		let_go;			/* the node does not count on this worker any more */
+	bool		late;			/* ... since the entry is committed, and not all of it was here */
 	bool		decided;		/* a verdict of commit has come */
 	OtLogIndex	at;				/* then: the entry's index */
 	OtLogIndex	previous;
@@ -183,6 +220,7 @@ arrival_take_verdict(const OtVerdict *verdict)
 	if (verdict->outcome != OT_OUTCOME_COMMIT)
 	{
 		arrival.let_go = true;
+		arrival.late = verdict->at.value != 0;
 		ereport(ERROR,
 				(errcode(ERRCODE_QUERY_CANCELED),
 				 errmsg("the entry is not to be committed by the arrival worker")));
@@ -380,6 +418,53 @@ ot_arrival_operation(uint8 op, OtReader *r)
 	}
 }
 
+/* ---- what became of it ---- */
+
+static Outcome
+arrival_outcome(int sqlerrcode)
+{
+	if (arrival.let_go)
+		return arrival.late ? OUTCOME_LATE : OUTCOME_NOT_COMMITTED;
+	switch (sqlerrcode)
+	{
+		case ERRCODE_FEATURE_NOT_SUPPORTED:
+			return OUTCOME_NOT_EARLY;
+		case ERRCODE_LOCK_NOT_AVAILABLE:
+			return OUTCOME_LOCK;
+		case OT_ERR_LOST:
+			return OUTCOME_EVICTED;
+		case ERRCODE_QUERY_CANCELED:
+			return OUTCOME_CANCELED;
+	}
+	return ERRCODE_TO_CATEGORY(sqlerrcode) == ERRCODE_CONNECTION_EXCEPTION ? OUTCOME_CONNECTION : OUTCOME_ERROR;
+}
+
+static void
+arrival_count(Outcome outcome)
+{
+	pg_atomic_fetch_add_u64(&counts[outcome], 1);
+}
+
+/* onetrip.count_early_writes() returns setof record */
+Datum
+ot_count_early_writes(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	ot_check_running();
+	InitMaterializedSRF(fcinfo, 0);
+	for (int outcome = 0; outcome < OUTCOMES; outcome++)
+	{
+		Datum		values[2];
+		bool		nulls[2] = {0};
+
+		values[0] = CStringGetTextDatum(outcome_names[outcome]);
+		values[1] = Int64GetDatum((int64) pg_atomic_read_u64(&counts[outcome]));
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
 /* ---- the transaction ---- */
 
 static void
@@ -458,6 +543,7 @@ arrival_carry_out(void)
 	OT_STOP_POINT("arrival-committed");
 	pg_atomic_fetch_add_u64(&ot_worker->entries, 1);
 	pg_atomic_fetch_add_u64(&ot_worker->transactions, 1);
+	arrival_count(OUTCOME_COMMITTED);
 	if (ran_functions)
 		ot_apply_let_locks_go();
 }
@@ -492,6 +578,8 @@ arrival_give_up(void)
 	ereport(arrival.decided ? LOG : DEBUG1,
 			(errcode(edata->sqlerrcode),
 			 errmsg("an entry is left to the apply worker: %s", edata->message)));
+	if (arrival.txn.sequence != 0)
+		arrival_count(arrival_outcome(edata->sqlerrcode));
 	if (arrival.decided)
 		ot_agent_close(agent);
 	else if (ot_agent_is_open(agent) && arrival.txn.sequence != 0 && !arrival.let_go)
@@ -572,11 +660,21 @@ ot_arrival_main(Datum arg)
 	}
 }
 
+static void
+arrival_attach_memory(void *memory, bool found)
+{
+	counts = memory;
+	for (int outcome = 0; !found && outcome < OUTCOMES; outcome++)
+		pg_atomic_init_u64(&counts[outcome], 0);
+}
+
 void
 ot_arrival_register(void)
 {
+	static const OtShmemPart part = {"onetrip early writes", sizeof(pg_atomic_uint64) * OUTCOMES, arrival_attach_memory};
 	BackgroundWorker worker;
 
+	ot_shmem_add(&part);
 	ot_sql_worker_describe(&worker, "onetrip arrival worker", "ot_arrival_main");
 	RegisterBackgroundWorker(&worker);
 }

@@ -237,3 +237,6 @@ DROP DATABASE functions_latin1;
 
 SET client_min_messages = warning;
 DROP SCHEMA functions CASCADE;
+-- What became of large entries of other regions.
+SELECT string_agg(outcome || ' ' || count, ', ') FROM onetrip.early_writes;
+

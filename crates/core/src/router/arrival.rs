@@ -119,7 +119,8 @@ impl<O: Outbox> Router<O> {
         let commits = verdict == Verdict::Commit && has.sent == has.total;
         match commits {
             true => self.tell(conn, (txn, at), verdict, previous, (String::new(), None), context.members),
-            false => self.arrival_worker_lets_go(txn, at),
+            // The index tells it that the apply worker gets the entry.
+            false => self.arrival_worker_lets_go(txn, if verdict == Verdict::Commit { at } else { LogIndex::ZERO }),
         }
         commits
     }

@@ -50,9 +50,9 @@ fn another_connection_of_the_arrival_worker_ends_the_first() {
     assert_eq!((said(&here.arrival), said(&here.apply)), (vec![None], vec![None]));
 }
 
-/// Goal: what the arrival worker cannot commit the apply worker gets, and what does not commit nobody.  Method: an
-/// arrival worker that has some of the bytes, one that has given up with some of them or with all, and a transaction
-/// that loses.
+/// Goal: what the arrival worker cannot commit the apply worker gets, and what does not commit nobody; the arrival
+/// worker is told which.  Method: an arrival worker that has some of the bytes, one that has given up with some of them
+/// or with all, and a transaction that loses.
 #[test]
 fn what_is_not_written_goes_to_the_apply_worker() {
     let cancelled = (VerdictOutcome::Cancelled, LogIndex(3), ZERO);
@@ -89,7 +89,7 @@ fn what_is_not_written_goes_to_the_apply_worker() {
     let mut here = Here::new();
     here.written(&raw);
     here.decides(Entry::encode_cancel(&txn));
-    assert_eq!((verdict(&here.arrival), fed(&here.apply)), (cancelled, vec![]));
+    assert_eq!((verdict(&here.arrival), fed(&here.apply)), ((VerdictOutcome::Cancelled, ZERO, ZERO), vec![]));
 }
 
 /// Goal: an arrival worker that gives up while its verdict is on the way is not waited for.  Method: WRITTEN comes
