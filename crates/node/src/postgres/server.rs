@@ -23,7 +23,7 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// A log larger than this is set aside at the next start.
 const LOG_BYTES_MAX: u64 = 64 << 20;
 const OLDEST_VERSION: u32 = 15;
-/// What a line of the owner's does not change.  Those of the extension its library reads in [`NODE_SETTINGS`] by itself.
+/// What a line of the owner's does not change.  The extension's library reads its own in [`NODE_SETTINGS`].
 const DECIDED: [&str; 13] = [
     "data_directory",
     "listen_addresses",
