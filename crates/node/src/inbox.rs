@@ -17,6 +17,7 @@ use onetrip_core::row_locks::LockMessage;
 use onetrip_core::{
     Conf, EntryId, Level, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, TxnId,
 };
+use raft::eraftpb::Entry;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
@@ -145,8 +146,11 @@ impl Event {
     fn bytes(&self) -> usize {
         match self {
             Event::Peer(_, PeerEvent::Raft(message)) => {
-                message.entries.iter().map(|entry| entry.data.len() + ENTRY_BYTES).sum()
+                let of_entry = |entry: &Entry| entry.data.len() + entry.context.len() + ENTRY_BYTES;
+                let entries: usize = message.entries.iter().map(of_entry).sum();
+                entries + message.get_snapshot().data.len() + message.context.len()
             }
+            Event::Peer(_, PeerEvent::Lock(message)) => message.bytes(),
             _ => 0,
         }
     }
@@ -273,6 +277,15 @@ mod tests {
         assert!(in_time(appends(1)).await.is_err());
         assert_eq!(events.try_iter().count(), 1);
         assert_eq!(inbox.bytes.load(Ordering::Relaxed), 0);
+        // So do snapshots, and lists of locks.
+        let mut snapshot = Message::default();
+        snapshot.mut_snapshot().data = vec![0; BYTES_MAX].into();
+        let txns = vec![TxnId { node: NodeId(2), incarnation: 1, sequence: 1 }; BYTES_MAX / 24 + 1];
+        for peer in [PeerEvent::Raft(Box::new(snapshot)), PeerEvent::Lock(LockMessage::Present(txns))] {
+            in_time(Event::Peer(NodeId(2), peer)).await.expect("alone");
+            assert!(in_time(appends(1)).await.is_err());
+            assert_eq!(events.try_iter().count(), 1);
+        }
         // Entries without data take memory too.
         let mut empty = Message::default();
         empty.set_entries(vec![Default::default(); BYTES_MAX / ENTRY_BYTES].into());

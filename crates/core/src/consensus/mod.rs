@@ -60,7 +60,7 @@ use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
 pub use raft::eraftpb::{EntryType, Message};
 use raft::{GetEntriesContext, Storage};
 use raft_node::RaftNode;
-pub use received::check;
+pub use received::{check, parse};
 use serde::Serialize;
 pub use snapshot::Opened;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -127,6 +127,15 @@ impl LockSaid {
 }
 
 impl LockMessage {
+    /// What it takes in memory beside itself.
+    pub fn bytes(&self) -> usize {
+        match self {
+            LockMessage::Ask(ask) | LockMessage::Claim(ask) => std::mem::size_of_val(&ask.keys[..]),
+            LockMessage::Present(txns) => std::mem::size_of_val(&txns[..]),
+            LockMessage::Release { .. } | LockMessage::Answer(_) => 0,
+        }
+    }
+
     pub fn read(r: &mut Reader) -> Result<LockMessage> {
         Ok(match r.u8("what")? {
             0 => LockMessage::Ask(LockAsk::read(r)?),

@@ -484,7 +484,7 @@ fn decode(body: Bytes) -> Result<Frame> {
         RAFT => {
             // The data of entries are not copied: they stay in the frame's memory.
             let raw = r.rest();
-            let message = Message::parse_from_carllerche_bytes(&raw).map_err(|e| malformed(e.to_string()))?;
+            let message = consensus::parse(&raw)?;
             consensus::check(&message)?;
             return Ok(Frame::Raft(Box::new(message)));
         }

@@ -56,10 +56,6 @@ fn malformed(why: impl ToString) -> PeerError {
     onetrip_core::Error::Malformed { what: WHAT, why: why.to_string() }.into()
 }
 
-fn parse(bytes: &Bytes) -> Result<Message> {
-    Message::parse_from_carllerche_bytes(bytes).map_err(malformed)
-}
-
 /// What the tag is made of.
 fn tagged(key: &Secret, head: &[u8], digest: &[u8; 32]) -> [u8; TAG_BYTES] {
     let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, key));
@@ -100,7 +96,7 @@ impl Relayed {
 
     /// Who the head says it is from, and who it is for.
     pub fn ends(&self) -> Result<(NodeId, NodeId)> {
-        let head = parse(&self.head)?;
+        let head = consensus::parse(&self.head)?;
         let id = |id: u64| u32::try_from(id).map(NodeId).map_err(malformed);
         match head.get_msg_type() {
             MessageType::MsgAppend => Ok((id(head.from)?, id(head.to)?)),
@@ -116,7 +112,7 @@ impl Relayed {
         if tag.iter().zip(self.tag).fold(0, |unlike, (one, other)| unlike | one ^ other) != 0 {
             return Ok(None);
         }
-        let (mut message, mut other) = (parse(&self.head)?, parse(&entries)?);
+        let (mut message, mut other) = (consensus::parse(&self.head)?, consensus::parse(&entries)?);
         let entries = other.take_entries();
         if !message.entries.is_empty() || other != Message::default() {
             return Err(malformed("head and entries are mixed"));
