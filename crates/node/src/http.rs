@@ -170,11 +170,12 @@ async fn metrics(State(http): State<Arc<Http>>) -> Response {
     }
 }
 
-/// 200 if this node knows a leader, its PostgreSQL takes connections and its disk answers, else 503 and the problems.
+/// 200 if this node knows a leader, its PostgreSQL takes connections and can be brought on, and its disk answers, else
+/// 503 and the problems.
 async fn health(State(http): State<Arc<Http>>) -> Response {
     let Some(report) = http.recent_report().await else { return STUCK.into_response() };
     let ready = report.postgres.as_ref().is_none_or(|p| p.state == crate::postgres::ServerState::Ready);
-    if report.leader.is_some() && ready && report.disk_silent_ms.is_none() {
+    if report.leader.is_some() && ready && !report.needs_copy && report.disk_silent_ms.is_none() {
         return "ok\n".into_response();
     }
     (StatusCode::SERVICE_UNAVAILABLE, report.problems.join("\n") + "\n").into_response()

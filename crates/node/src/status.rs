@@ -149,6 +149,9 @@ pub struct StatusReport {
     pub apply_worker: bool,
     /// The entry that PostgreSQL cannot apply, however long it tries.
     pub stuck_at: Option<LogIndex>,
+    /// The log has been cut above what PostgreSQL shows: nothing but a copy brings it on.
+    #[serde(skip)]
+    pub needs_copy: bool,
     /// Entries that wait for the apply worker's credit.
     pub apply_queue: usize,
     pub backends: usize,
@@ -437,6 +440,7 @@ pub fn report(config: &NodeConfig, core: CoreStatus, around: Surroundings) -> St
         lag_ms: core.own.map(|p| millis(p.lag)),
         apply_worker: core.router.worker_connected,
         stuck_at: core.router.stuck_at,
+        needs_copy: core.router.needs_rebuild,
         apply_queue: core.router.worker_queue,
         backends: core.router.backends,
         pending: core.router.pending,

@@ -229,6 +229,11 @@ async fn a_member_that_fell_behind_a_small_log_starts_over() -> Result<()> {
     let orders = cluster.nodes[2].as_ref().context("node 3")?.rebuild_orders();
     let ordered = wait_for("an order", || async { orders.borrow().context("no order") }).await?;
     ensure!(ordered.at_least > LogIndex(1_000), "{ordered:?}");
+    // As long as nobody carries the order out, the server's rows stay as they are.
+    let health = || http(cluster.configs[2].http, "GET", "/health", "");
+    let said = wait_for("the node to be ill", || async { health().await.err().context("it is healthy") }).await?;
+    let sick = said.to_string();
+    ensure!(sick.contains("503") && sick.contains("its data folder must be made anew"), "{sick}");
     // A copy that shows at least that much is fed what follows.
     let mut worker = cluster.worker(2, ordered.at_least.max(LogIndex(last.at.0 - 50))).await?;
     worker.entry().await?;
@@ -237,6 +242,7 @@ async fn a_member_that_fell_behind_a_small_log_starts_over() -> Result<()> {
         Ok(())
     })
     .await?;
+    wait_for("the node to be healthy", health).await?;
     // The member goes on from its disk as well.
     cluster.stop_node(2).await?;
     let during = backend.commit(5_000, &[update(9, last.at)], b"").await?;

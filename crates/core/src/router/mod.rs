@@ -139,6 +139,8 @@ pub struct RouterStatus {
     pub worker_queue: usize,
     /// The entry that PostgreSQL cannot apply, however long it tries.
     pub stuck_at: Option<LogIndex>,
+    /// PostgreSQL's data folder is of no use any more.
+    pub needs_rebuild: bool,
     pub problem: Option<String>,
 }
 
@@ -708,6 +710,7 @@ impl<O: Outbox> Router<O> {
             worker_connected: self.feed.is_some(),
             worker_queue: self.feed.as_ref().map_or(0, Feed::waiting),
             stuck_at: self.stuck.as_ref().map(|(at, _)| *at),
+            needs_rebuild: self.needs_rebuild,
             problem: self.problem.clone(),
         }
     }
