@@ -235,6 +235,14 @@ COMMENT ON FUNCTION onetrip.rows_of(anyelement) IS
     'The rows of the table whose row type the argument has, read without a plan.';
 REVOKE ALL ON FUNCTION onetrip.rows_of(anyelement) FROM PUBLIC;
 
+-- ---- for the node ----
+
+CREATE FUNCTION onetrip.row_text(objects bytea, relation bytea, changed bytea, "row" bytea) RETURNS text
+    LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_row_text';
+COMMENT ON FUNCTION onetrip.row_text(bytea, bytea, bytea, bytea) IS
+    'The values of a row in a write set, as the node shows them when an entry is left out.';
+REVOKE ALL ON FUNCTION onetrip.row_text(bytea, bytea, bytea, bytea) FROM PUBLIC;
+
 -- ---- what became of large transactions that were written before they were decided ----
 
 CREATE FUNCTION onetrip.count_early_writes(OUT outcome text, OUT count bigint)

@@ -1,7 +1,8 @@
 //! What a write set changes, as lines for people to read (`docs/agent-protocol.md`, "Write set").
 //!
-//! Nothing is decided by it: the node looks into a write set only to print what `onetrip skip` leaves out.  Values are
-//! shown as the bytes that are stored, since only PostgreSQL knows their types; text in them can be read.
+//! Nothing is decided by it: the node looks into a write set only to print what `onetrip skip` leaves out.  Only
+//! PostgreSQL knows the types of values, so it is asked for each row.  One that it cannot read is shown as the bytes that
+//! are stored; text in them can be read.
 
 use crate::printable::printable_part;
 use bytes::Bytes;
@@ -12,24 +13,41 @@ use std::fmt::Write;
 const FORMAT: u8 = 2;
 /// Bytes that are shown of a row, or of a changed part of a value.
 const VALUE_BYTES_MAX: usize = 1_000;
+/// Bytes that are shown of a row that PostgreSQL has read; it cuts each value at `VALUE_BYTES_MAX`.
+const ROW_BYTES_MAX: usize = 4_000;
 /// Lines that are shown in all.
 const LINES_MAX: usize = 10_000;
+
+/// A row, and what is needed to read it: the arguments of `onetrip.row_text()`.
+pub struct Row<'a> {
+    /// The operations that introduce objects.
+    pub objects: &'a [u8],
+    /// The operation that introduces its table.
+    pub relation: &'a [u8],
+    /// The columns that an update has changed.
+    pub changed: Option<&'a [u8]>,
+    pub row: &'a [u8],
+}
 
 struct Relation {
     name: String,
     attributes: usize,
+    operation: Bytes,
 }
 
-struct Lines {
+struct Lines<F> {
+    objects: Vec<u8>,
     relations: Vec<Relation>,
     lines: Vec<String>,
     left: u64,
+    read: F,
 }
 
-/// One line for each change.  If the rest cannot be read, a line at the end says so.
-pub fn lines(write_set: Bytes) -> Vec<String> {
-    let mut lines = Lines { relations: Vec::new(), lines: Vec::new(), left: 0 };
-    if let Err(e) = lines.all(Reader::new("write set", write_set)) {
+/// One line for each change.  If the rest cannot be read, a line at the end says so.  `read` asks PostgreSQL for the
+/// values of a row.
+pub fn lines(write_set: Bytes, read: impl FnMut(&Row) -> Option<String>) -> Vec<String> {
+    let mut lines = Lines { objects: Vec::new(), relations: Vec::new(), lines: Vec::new(), left: 0, read };
+    if let Err(e) = lines.all("write set", &write_set) {
         lines.lines.push(format!("what follows cannot be read: {e}"));
     }
     if lines.left > 0 {
@@ -38,8 +56,9 @@ pub fn lines(write_set: Bytes) -> Vec<String> {
     lines.lines
 }
 
-impl Lines {
-    fn all(&mut self, mut r: Reader) -> Result<()> {
+impl<F: FnMut(&Row) -> Option<String>> Lines<F> {
+    fn all(&mut self, what: &'static str, write_set: &Bytes) -> Result<()> {
+        let mut r = Reader::new(what, write_set.clone());
         if r.left() == 0 {
             return Ok(());
         }
@@ -48,7 +67,7 @@ impl Lines {
             return Err(r.error(format!("it is in format {format}")));
         }
         while r.left() > 0 {
-            self.operation(&mut r)?;
+            self.operation(write_set, &mut r)?;
         }
         Ok(())
     }
@@ -61,41 +80,45 @@ impl Lines {
         }
     }
 
-    fn operation(&mut self, r: &mut Reader) -> Result<()> {
+    fn operation(&mut self, write_set: &Bytes, r: &mut Reader) -> Result<()> {
+        let at = r.left();
         match r.u8("operation")? {
             b'R' => {
                 let name = format!("{}.{}", r.str("schema")?, r.str("name")?);
                 let attributes = usize::from(r.u16("attributes")?);
                 r.u32("layout")?;
-                self.relations.push(Relation { name, attributes });
+                self.relations.push(Relation { name, attributes, operation: read_since(write_set, at, r) });
             }
-            b'O' => object(r)?,
+            b'O' => {
+                object(r)?;
+                self.objects.extend(read_since(write_set, at, r));
+            }
             b'G' => {
                 r.str("role")?;
                 settings(r)?;
             }
             b'I' | b'C' => {
-                let (name, attributes) = self.relation(r)?;
-                let new = row(r, attributes)?;
-                self.say(format!("INSERT {name}: {new}"));
+                let relation = self.relation(r)?;
+                let new = self.row(write_set, r, relation, None)?;
+                self.say(format!("INSERT {}: {new}", self.relations[relation].name));
             }
             b'U' => {
-                let (name, attributes) = self.relation(r)?;
+                let relation = self.relation(r)?;
                 r.u8("mode")?;
-                let old = row(r, attributes)?;
-                r.take(attributes.div_ceil(8), "changed columns")?;
-                let new = row(r, attributes)?;
-                self.say(format!("UPDATE {name}: {old} to {new}"));
+                let old = self.row(write_set, r, relation, None)?;
+                let changed = r.take(self.relations[relation].attributes.div_ceil(8), "changed columns")?;
+                let new = self.row(write_set, r, relation, Some(&changed))?;
+                self.say(format!("UPDATE {}: {old} to {new}", self.relations[relation].name));
             }
             b'D' => {
-                let (name, attributes) = self.relation(r)?;
-                let old = row(r, attributes)?;
-                self.say(format!("DELETE {name}: {old}"));
+                let relation = self.relation(r)?;
+                let old = self.row(write_set, r, relation, None)?;
+                self.say(format!("DELETE {}: {old}", self.relations[relation].name));
             }
             b'M' => {
-                let (name, attributes) = self.relation(r)?;
-                let old = row(r, attributes)?;
-                self.say(format!("moved away from {name}: {old}"));
+                let relation = self.relation(r)?;
+                let old = self.row(write_set, r, relation, None)?;
+                self.say(format!("moved away from {}: {old}", self.relations[relation].name));
             }
             b'L' => self.large_object(r)?,
             b'T' => {
@@ -128,7 +151,7 @@ impl Lines {
                 r.u64("prepared")?;
                 let length = r.u32("length")? as usize;
                 self.say(format!("as {owner}: PREPARE TRANSACTION '{}', of:", gid.escape_debug()));
-                self.all(Reader::new("prepared write set", r.take(length, "write set")?))?;
+                self.all("prepared write set", &r.take(length, "write set")?)?;
             }
             b'X' => {
                 let gid = r.str("gid")?;
@@ -166,11 +189,36 @@ impl Lines {
         Ok(())
     }
 
-    fn relation(&self, r: &mut Reader) -> Result<(String, usize)> {
+    fn relation(&self, r: &mut Reader) -> Result<usize> {
         let number = usize::from(r.u16("relation")?);
-        let relation = self.relations.get(number).ok_or_else(|| r.error(format!("relation {number} is not named")))?;
-        Ok((relation.name.clone(), relation.attributes))
+        if number >= self.relations.len() {
+            return Err(r.error(format!("relation {number} is not named")));
+        }
+        Ok(number)
     }
+
+    fn row(&mut self, write_set: &Bytes, r: &mut Reader, relation: usize, changed: Option<&[u8]>) -> Result<String> {
+        let at = r.left();
+        let relation = &self.relations[relation];
+        let stored = row(r, relation.attributes)?;
+        if self.lines.len() >= LINES_MAX {
+            return Ok(stored);
+        }
+        let row = read_since(write_set, at, r);
+        let asked = Row { objects: &self.objects, relation: &relation.operation, changed, row: &row };
+        let Some(mut values) = (self.read)(&asked) else { return Ok(stored) };
+        if values.len() > ROW_BYTES_MAX {
+            let cut = (0..=ROW_BYTES_MAX).rev().find(|at| values.is_char_boundary(*at)).unwrap_or_default();
+            values.truncate(cut);
+            values.push_str("...");
+        }
+        Ok(values)
+    }
+}
+
+/// What was read of the write set since so many bytes were left.
+fn read_since(write_set: &Bytes, left: usize, r: &Reader) -> Bytes {
+    write_set.slice(write_set.len() - left..write_set.len() - r.left())
 }
 
 fn settings(r: &mut Reader) -> Result<()> {
@@ -194,6 +242,7 @@ fn object(r: &mut Reader) -> Result<()> {
     Ok(())
 }
 
+/// The row as it is stored.
 fn row(r: &mut Reader, attributes: usize) -> Result<String> {
     let flags = r.u8("row flags")?;
     if flags & 1 != 0 {
@@ -261,11 +310,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn stored(write_set: Vec<u8>) -> Vec<String> {
+        lines(write_set.into(), |_| None)
+    }
+
     #[test]
     fn changes_are_shown_one_on_a_line() {
-        let lines = lines(example().into());
         assert_eq!(
-            lines,
+            stored(example()),
             [
                 r"NOTIFY news: 'a\nb'",
                 "as joe: drop table u",
@@ -278,6 +330,24 @@ mod tests {
         );
     }
 
+    /// Goal: PostgreSQL gets what it needs to read each row, and what it says is shown, within bounds.
+    #[test]
+    fn postgresql_is_asked_for_the_values_of_rows() {
+        let object = b"On\0\0\x01\0s";
+        let mut write_set = example();
+        write_set.splice(1..1, *object);
+        let mut asked = Vec::new();
+        let shown = lines(write_set.into(), |row| {
+            assert_eq!((row.objects, &row.relation[..9]), (&object[..], &b"R\x06\0public"[..]));
+            assert_eq!(row.relation.len(), 18);
+            asked.push((row.changed.map(<[u8]>::to_vec), row.row.len()));
+            Some(if asked.len() < 3 { format!("row {}", asked.len()) } else { "\u{e9}".repeat(ROW_BYTES_MAX) })
+        });
+        assert_eq!(asked, [(None, 9), (None, 9), (Some(vec![2]), 22)]);
+        assert_eq!(shown[5], "INSERT public.t: row 1");
+        assert_eq!(shown[6], format!("UPDATE public.t: row 2 to {}...", "\u{e9}".repeat(ROW_BYTES_MAX / 2)));
+    }
+
     /// Goal: whoever wrote the entry does not decide what a terminal does with it, or what looks like a line of its
     /// own.
     #[test]
@@ -288,7 +358,7 @@ mod tests {
         let statement = [vec![FORMAT, b'S'], length, text.into(), str("joe"), vec![0, 0]].concat();
         let emptied = [b"E".to_vec(), str("a\rb"), str("m\u{9b}2J"), vec![1]].concat();
         assert_eq!(
-            lines([statement, emptied].concat().into()),
+            stored([statement, emptied].concat()),
             ["as joe: drop table \u{fffd}[2K\n    log index 7", "emptied a\u{fffd}b.m\u{fffd}2J"]
         );
     }
@@ -296,9 +366,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_shown_as_far_as_they_can_be_read(raw in proptest::collection::vec(any::<u8>(), 0..200), cut in any::<proptest::sample::Index>()) {
-            let _ = lines(raw.into());
+            let _ = stored(raw);
             let good = example();
-            let _ = lines(Bytes::copy_from_slice(&good[..cut.index(good.len())]));
+            let _ = stored(good[..cut.index(good.len())].to_vec());
         }
     }
 }

@@ -20,8 +20,8 @@
  * tables, and OIDs of no object.
  *
  * The first part runs in backends, called by stored_type.c and others; the
- * second in the apply worker, where the objects are known until the end of the
- * entry.  Errors: 0A000 for an object that other regions do not have; 42704 in
+ * second where a write set is read, mostly in the apply worker, and the objects are
+ * known until its end.  Errors: 0A000 for an object that other regions do not have; 42704 in
  * the worker for one that does not exist there.
  *
  * Copyright 2026 The Onetrip authors
@@ -462,7 +462,7 @@ ot_object_take_key(Oid class_id, Oid oid)
 	pfree(schema);
 }
 
-/* ---- in the apply worker ---- */
+/* ---- where a write set is read ---- */
 
 static Oid *objects = NULL;
 static uint32 nobjects;

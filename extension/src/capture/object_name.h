@@ -51,7 +51,7 @@ extern void ot_object_share_key(OtObjectKind kind, Oid oid);
 extern void ot_object_take_key(Oid class_id, Oid oid);
 extern uint64 ot_object_name_hash(OtObjectKind kind, Oid oid);
 
-/* in the apply worker */
+/* where a write set is read */
 extern void ot_object_names_begin(void);
 extern void ot_object_read(OtReader *r);	/* after the op byte 'O' */
 extern Oid	ot_object_resolve(OtObjectRef ref);

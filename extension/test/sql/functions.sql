@@ -191,6 +191,38 @@ SET ROLE onetrip_test_user;
 SELECT onetrip.rows_of(NULL::pg_class);
 RESET ROLE;
 REVOKE EXECUTE ON FUNCTION onetrip.rows_of(anyelement) FROM onetrip_test_user;
+-- A row of a write set, as text; the operation R names schema (9 bytes) and table (7).  Functions of the table's index run as its owner.
+SHOW search_path \gset
+\c
+SET search_path = :search_path;
+CREATE TABLE trapper (id int PRIMARY KEY, gone int, v text, "Odd, one" numeric);
+SET client_min_messages = warning;
+CREATE INDEX ON trapper ((id + springs(1)));
+ALTER TABLE trapper DROP COLUMN gone;
+RESET client_min_messages;
+BEGIN;
+INSERT INTO trapper VALUES (1, 'it''s ' || repeat(chr(233), 1000), NULL);
+SELECT unit.write_set() AS inserted \gset
+ROLLBACK;
+SELECT substr(:'inserted'::bytea, position('\x520900'::bytea in :'inserted'::bytea), 27) AS relation,
+       substr(:'inserted'::bytea, position('\x490000'::bytea in :'inserted'::bytea) + 3) AS stored \gset
+ALTER TABLE trapper OWNER TO onetrip_test_user;
+\c
+SET search_path = :search_path;
+SELECT regexp_replace(onetrip.row_text('', :'relation', NULL, :'stored'), chr(233) || '+', '~...') AS values,
+       length(onetrip.row_text('', :'relation', NULL, :'stored'));
+SELECT onetrip.row_text('', :'relation', '\x09', :'stored');
+SELECT onetrip.row_text('', :'relation', '\x0900', :'stored');
+SELECT onetrip.row_text('', :'relation', NULL, NULL);
+SELECT onetrip.row_text('', :'relation', NULL, substr(:'stored'::bytea, 1, 20));
+SELECT onetrip.row_text('\x4f', :'relation', NULL, :'stored');
+SELECT onetrip.row_text('', substr(:'relation'::bytea, 1, 26) || '\x00', NULL, :'stored');
+GRANT EXECUTE ON FUNCTION onetrip.row_text(bytea, bytea, bytea, bytea) TO onetrip_test_user;
+SET ROLE onetrip_test_user;
+SELECT onetrip.row_text('', :'relation', NULL, :'stored');
+RESET ROLE;
+REVOKE EXECUTE ON FUNCTION onetrip.row_text(bytea, bytea, bytea, bytea) FROM onetrip_test_user;
+DROP TABLE trapper;
 DROP TABLE trapped;
 DROP FUNCTION springs(int);
 DROP ROLE onetrip_test_user;
@@ -212,6 +244,9 @@ BEGIN
     RAISE NOTICE '%', said;
 END $$;
 DROP TABLE changing;
+
+-- What became of large entries of other regions.
+SELECT string_agg(outcome || ' ' || count, ', ') FROM onetrip.early_writes;
 
 -- In a local database they raise an error.
 \set replicated :DBNAME
@@ -237,6 +272,3 @@ DROP DATABASE functions_latin1;
 
 SET client_min_messages = warning;
 DROP SCHEMA functions CASCADE;
--- What became of large entries of other regions.
-SELECT string_agg(outcome || ' ' || count, ', ') FROM onetrip.early_writes;
-

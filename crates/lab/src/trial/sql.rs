@@ -99,6 +99,7 @@ const OWN: &[&str] = &[
     "row_image.c",
     "row_lock.c",
     "row_places.c",
+    "row_text.c",
     "rows_of.c",
     "sequence.c",
     "sequence_position.c",

@@ -2,11 +2,14 @@
 //! replica proposes the entry that does so.
 //!
 //! Before that is proposed, this node keeps the entry to be left out in its folder `skipped`: its bytes as they are in
-//! the log, and beside them a text of what can be read in them.  Both may be large, so a thread of its own writes them.
+//! the log, and beside them a text of what can be read in them.  Both may be large, and PostgreSQL prints the values, so
+//! a thread of its own writes them.
 
 use super::CoreThread;
+use crate::config::NodeConfig;
 use crate::error::{Error, Result};
 use crate::inbox::{Event, LeftOut};
+use crate::postgres::RowTexts;
 use crate::write_set;
 use onetrip_core::parts;
 use onetrip_core::replica::{Host, RequestId};
@@ -39,10 +42,10 @@ impl CoreThread {
             return Ok(());
         }
         let entry = parts::read(self.replica.consensus.log(), index)?;
-        let data_dir = self.host.config.data_dir.clone();
+        let config = self.host.config.clone();
         self.host.beside("onetrip-skip", move || {
-            let changes = write_set::lines(entry.write_set.clone());
-            let kept = keep(&data_dir, index, &entry, &changes);
+            let changes = changes(&config, &entry);
+            let kept = keep(&config.data_dir, index, &entry, &changes);
             Event::Kept(kept.map(|file| Kept { index, force, entry, file, changes }).map_err(|e| (index, e)), answer)
         })
     }
@@ -99,6 +102,17 @@ impl CoreThread {
             waits
         });
     }
+}
+
+/// One line for each change, with values as this node's PostgreSQL prints them.
+fn changes(config: &NodeConfig, entry: &Entry) -> Vec<String> {
+    let mut rows =
+        RowTexts::of(config).inspect_err(|e| tracing::warn!("PostgreSQL cannot be asked for rows: {e}")).ok();
+    let mut changes = write_set::lines(entry.write_set.clone(), |row| rows.as_mut()?.of_row(row));
+    if let Some(why) = rows.and_then(|rows| rows.failed) {
+        changes.insert(0, format!("(PostgreSQL cannot print all rows; the others are as they are stored: {why})"));
+    }
+    changes
 }
 
 /// Durable on return.

@@ -142,7 +142,7 @@ pub(super) fn entries(bytes: &[u8]) {
             assert_eq!(Entry::encode(&entry.txn, &keys, &entry.write_set), raw);
         }
         let _ = (entry.leaves_out(), entry.part(), entry.whole());
-        let _ = crate::write_set::lines(entry.write_set);
+        let _ = crate::write_set::lines(entry.write_set, |_| None);
     }
 }
 
@@ -153,7 +153,7 @@ pub(super) fn entry_seeds() -> Vec<Vec<u8>> {
 
 /// The write set of an entry, as `onetrip skip` prints it.
 pub(super) fn write_sets(bytes: &[u8]) {
-    let _ = crate::write_set::lines(Bytes::copy_from_slice(bytes));
+    let _ = crate::write_set::lines(Bytes::copy_from_slice(bytes), |_| None);
 }
 
 pub(super) fn write_set_seeds() -> Vec<Vec<u8>> {

@@ -121,7 +121,7 @@ impl Counts {
     }
 }
 
-fn why(e: tokio_postgres::Error) -> String {
+pub(super) fn why(e: tokio_postgres::Error) -> String {
     match e.as_db_error() {
         Some(said) => said.message().to_string(),
         None => e.to_string(),
