@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use anyhow::{Context, Result};
 
-use super::snapshots::Reader;
+use super::snapshots::{rows_of, Reader};
 use super::tables::Table;
 use super::Difference;
 
@@ -95,7 +95,7 @@ impl<'a> Side<'a> {
             "declare check_rows no scroll cursor for
              select {keys}, {}, onetrip.column_hashes(r) from {} order by {keys}, onetrip.row_hash(r)",
             as_text("r"),
-            reader.rows_of(&table.name)
+            rows_of(&table.name)
         );
         reader.begin_look().await?;
         reader

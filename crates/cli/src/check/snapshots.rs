@@ -22,22 +22,17 @@ const ADVANCE_EVERY: Duration = Duration::from_millis(3);
 pub struct Reader {
     pub region: String,
     pub client: Client,
-    /// The server has `onetrip.rows_of()`, as those of the first release do not.
-    reads_without_plan: bool,
     /// Holds the snapshot; it must live as long as the reader.
     _exporter: Client,
 }
 
-impl Reader {
-    /// What a query reads the table's rows from, each as a column `r`.  A plan would call functions of the table's
-    /// owner, which are in its indexes, as the superuser that this session is.
-    pub fn rows_of(&self, table: &str) -> String {
-        match self.reads_without_plan {
-            true => format!("(select onetrip.rows_of(null::{table}) as r) as rows"),
-            false => format!("(select r from only {table} as r) as rows"),
-        }
-    }
+/// What a query reads the table's rows from, each as a column `r`.  A plan would call functions of the table's owner,
+/// which are in its indexes, as the superuser that a reader's session is.
+pub fn rows_of(table: &str) -> String {
+    format!("(select onetrip.rows_of(null::{table}) as r) as rows")
+}
 
+impl Reader {
     /// From here to `end_look` the reader may hold locks.
     pub async fn begin_look(&self) -> Result<()> {
         self.client.batch_execute("savepoint look").await.with_context(|| format!("read in {}", self.region))
@@ -167,6 +162,13 @@ async fn reader(region: &str, conninfo: &str, exporter: Client, snapshot: &str) 
     );
     client.batch_execute(&begin).await.with_context(|| format!("read at the snapshot in {region}"))?;
     let asked = client.query_one("select to_regprocedure('onetrip.rows_of(anyelement)') is not null", &[]).await;
-    let reads_without_plan = asked.with_context(|| format!("ask what the server of {region} has"))?.get(0);
-    Ok(Reader { region: region.to_string(), client, reads_without_plan, _exporter: exporter })
+    // Those of the first release do not have it.
+    if !asked.with_context(|| format!("ask what the server of {region} has"))?.get::<_, bool>(0) {
+        bail!(
+            "the extension of {region} is of an earlier release, with which the rows of tables cannot be read without \
+             calling functions of their owners: finish the upgrade (docs/upgrade.md), whose last step is ALTER EXTENSION \
+             onetrip UPDATE, and check again"
+        );
+    }
+    Ok(Reader { region: region.to_string(), client, _exporter: exporter })
 }

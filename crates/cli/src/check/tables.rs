@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::snapshots::Reader;
+use super::snapshots::{rows_of, Reader};
 
 #[derive(Debug, Clone)]
 pub struct Table {
@@ -76,7 +76,7 @@ pub async fn checksums(readers: &[Reader], table: &Table) -> Result<Vec<Checksum
 }
 
 async fn checksum(reader: &Reader, table: &Table) -> Result<Checksum> {
-    let rows = reader.rows_of(&table.name);
+    let rows = rows_of(&table.name);
     let query = format!("select count(*), coalesce(sum(onetrip.row_hash(r)), 0)::text from {rows}");
     reader.begin_look().await?;
     let row = reader.client.query_one(&query, &[]).await;

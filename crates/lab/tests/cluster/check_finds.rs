@@ -36,6 +36,7 @@ async fn check_finds_a_row_changed_behind_its_back() {
     lab.check_equal(3).await;
 
     calls_no_function_of_a_users(&lab).await;
+    refuses_an_extension_that_is_not_updated(&lab).await;
 
     behind_its_back(&lab, 0, "update bag set x = 99 where ctid = (select min(ctid) from bag)").await;
     names_it(&lab, &["public.bag", "a", "(0)", "no such row"], "public.bag").await;
@@ -86,6 +87,17 @@ async fn calls_no_function_of_a_users(lab: &Lab) {
         session = now;
     }
     behind_its_back(lab, 0, "update trap.k set v = 1").await;
+    lab.check_equal(5).await;
+}
+
+/// Goal: where `onetrip.rows_of()` is missing, as before `ALTER EXTENSION onetrip UPDATE`, nothing is compared by plans.
+/// Method: hide the function from one server.
+async fn refuses_an_extension_that_is_not_updated(lab: &Lab) {
+    let c = lab.session(2).await;
+    c.must("update pg_proc set proname = 'hidden' where oid = 'onetrip.rows_of'::regproc").await;
+    let (code, output) = lab.check(&[]).await;
+    assert!(code == Some(1) && output.contains("extension of c") && output.contains("ALTER EXTENSION"), "{output}");
+    c.must("update pg_proc set proname = 'rows_of' where oid = 'onetrip.hidden'::regproc").await;
     lab.check_equal(5).await;
 }
 
