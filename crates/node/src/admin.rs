@@ -448,6 +448,7 @@ mod tests {
             level: level.map(Level),
             sent_bytes: 0,
             relayed_bytes: 0,
+            not_rehearsed: 0,
             trouble: None,
             cut: false,
         }

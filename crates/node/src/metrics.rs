@@ -77,14 +77,23 @@ impl Page {
         self.samples(name, help, unit, samples);
     }
 
-    /// Bytes of frames for each other member, since this node started.
-    fn frames(&mut self, report: &StatusReport, name: &str, help: &str, value: impl Fn(&PeerState) -> u64) {
+    /// What was counted of each other member since this node started.
+    fn of_peers(
+        &mut self,
+        report: &StatusReport,
+        (name, unit): (&str, Option<Unit>),
+        help: &str,
+        value: impl Fn(&PeerState) -> u64,
+    ) {
         let family = Family::<Labels, Counter>::default();
         for peer in report.peers.iter().map(|peer| &peer.state) {
             let labels = vec![("member", peer.id.to_string()), ("member_region", peer.region.to_string())];
             family.get_or_create(&labels).inc_by(value(peer));
         }
-        self.0.register_with_unit(name, help, Unit::Bytes, family);
+        match unit {
+            Some(unit) => self.0.register_with_unit(name, help, unit, family),
+            None => self.0.register(name, help, family),
+        }
     }
 }
 
@@ -185,10 +194,13 @@ fn members(page: &mut Page, report: &StatusReport) {
     page.of_members(report, ("member_lag", Some(Unit::Seconds)), "How old the first of them is", |m| {
         m.lag_ms.map(seconds)
     });
-    page.frames(report, "member_sent", "Frames that were sent to it", |peer| peer.sent_bytes);
-    page.frames(report, "member_relayed", "Those that this node has handed on to it for others", |peer| {
+    let bytes = Some(Unit::Bytes);
+    page.of_peers(report, ("member_sent", bytes.clone()), "Frames that were sent to it", |peer| peer.sent_bytes);
+    page.of_peers(report, ("member_relayed", bytes), "Those that this node has handed on to it for others", |peer| {
         peer.relayed_bytes
     });
+    let help = "How often it has not tried statements of this region before they were committed";
+    page.of_peers(report, ("member_not_rehearsed", None), help, |peer| peer.not_rehearsed);
 }
 
 fn archive(page: &mut Page, report: &StatusReport) {

@@ -86,6 +86,13 @@ impl Watch {
     }
 }
 
+/// How often it has come to this in a region.
+async fn early(lab: &Lab, region: usize, outcome: &str) -> i64 {
+    let query = format!("select count from onetrip.early_writes where outcome = '{outcome}'");
+    let session = lab.session(region).await;
+    number(&session, &query).await.unwrap()
+}
+
 async fn worker(lab: &Lab, region: usize) -> Pid {
     let session = lab.session(region).await;
     let query = format!("select coalesce(max(pid), 0) from pg_stat_activity where {WORKER}");
@@ -134,6 +141,7 @@ async fn has_written(lab: &Lab, region: usize) {
 async fn rows_are_written_before_they_are_decided(lab: &Lab) {
     with_table(lab, "early").await;
     let (b, c) = (Watch::of(lab, 1).await, Watch::of(lab, 2).await);
+    let before = early(lab, 1, "committed").await;
     lab.session(0).await.must(&insert("early", 1)).await;
     lab.session(0).await.must("update early set v = reverse(v) where who = 1").await;
     lab.shows("select count(*) || ' ' || sum(n) from early", &format!("{ROWS} 0")).await;
@@ -143,6 +151,7 @@ async fn rows_are_written_before_they_are_decided(lab: &Lab) {
         assert!(seen.contains(&writer), "region {region}: written by {writer}, the worker had {seen:?}");
         assert!(seen.len() >= 2, "region {region}: the worker had {seen:?}");
     }
+    assert!(early(lab, 1, "committed").await > before);
 }
 
 async fn values_of_sequences_go_on_after_it(lab: &Lab) {
@@ -168,8 +177,10 @@ async fn a_lock_of_an_idle_session_is_not_waited_for(lab: &Lab) {
     lab.everywhere().await;
     let idle = lab.session(1).await;
     idle.must("begin; select from locked where id = 30000 for update").await;
+    let before = early(lab, 1, "lock").await;
     lab.session(0).await.must("update locked set n = n + 1, v = reverse(v)").await;
     lab.shows("select count(*) from locked where n = 1", &ROWS.to_string()).await;
+    assert!(early(lab, 1, "lock").await > before);
     let lost = idle.run("commit").await.expect_err("its row has changed");
     assert!(lost.is_closed() || lost.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE), "{lost}");
 }
@@ -181,6 +192,7 @@ async fn what_is_decided_first_does_not_wait(lab: &Lab) {
     lab.session(0).await.must(&insert("contended", 3)).await;
     lab.everywhere().await;
     let held = Held::hold(lab, 2).await;
+    let before = early(lab, 1, "evicted").await;
     let a = lab.session(0).await;
     a.must("set onetrip.statement_retries = 0").await;
     let large = in_background(a, "update contended set n = n + 10, v = reverse(v)".into());
@@ -197,6 +209,7 @@ async fn what_is_decided_first_does_not_wait(lab: &Lab) {
     assert_eq!(lost.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE), "{lost}");
     drop(held);
     lab.shows("select count(*) || ' ' || sum(n) from contended", &format!("{} 1", 2 * ROWS + 1)).await;
+    assert!(early(lab, 1, "evicted").await > before);
     // It goes on as if nothing had been.
     lab.session(0).await.must("update contended set n = n + 10, v = reverse(v)").await;
     lab.shows("select sum(n) from contended", &(10 * (2 * ROWS + 1) + 1).to_string()).await;
@@ -256,10 +269,12 @@ async fn a_definition_that_is_changed_meanwhile(lab: &Lab) {
 async fn what_is_not_written_early_comes_all_the_same(lab: &Lab) {
     with_table(lab, "otherwise").await;
     let a = lab.session(0).await;
+    let before = early(lab, 1, "not done early").await;
     let truncated = format!("begin; truncate otherwise; {}; commit", insert("otherwise", 1));
     a.must(&insert("otherwise", 2)).await;
     a.must(&truncated).await;
     lab.shows("select count(*) || ' ' || max(who) from otherwise", &format!("{ROWS} 1")).await;
+    assert!(early(lab, 1, "not done early").await > before);
     let notified = format!("begin; notify early; {}; commit", insert("otherwise", 3));
     a.must(&notified).await;
     a.must("create table keyless (v text, o regclass)").await;

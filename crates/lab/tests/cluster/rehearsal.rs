@@ -258,6 +258,12 @@ async fn no_function_holds_up_another_region() {
     assert_eq!(waits.as_ref().map(|code| code.code()), Some("55000"), "wait_for() elsewhere");
 }
 
+/// How often regions b and c have not tried statements of region a.
+async fn not_rehearsed(lab: &Lab) -> [u64; 2] {
+    let status = lab.node(0).status().await.unwrap();
+    [0, 1].map(|peer| status["peers"][peer]["not_rehearsed"].as_u64().unwrap())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long"]
 async fn a_region_that_is_away_or_busy_is_not_waited_for() {
@@ -272,6 +278,7 @@ async fn a_region_that_is_away_or_busy_is_not_waited_for() {
     in_time(&a, "alter table t add column w int").await;
     c.must("commit").await;
     lab.everywhere().await;
+    assert_eq!(not_rehearsed(&lab).await, [0, 1], "c had a lock in the way");
 
     // Nor does it wait for a transaction that holds the schema lock.
     c.must("begin; create table other (id int primary key)").await;
@@ -281,7 +288,9 @@ async fn a_region_that_is_away_or_busy_is_not_waited_for() {
     lab.everywhere().await;
 
     lab.cut_link(0, 2, true).await.unwrap();
+    let before = not_rehearsed(&lab).await;
     in_time(&a, "alter table t add column y int").await;
+    assert_eq!(not_rehearsed(&lab).await, [before[0], before[1] + 1], "c could not be reached");
     lab.cut_link(0, 2, false).await.unwrap();
     lab.everywhere().await;
 

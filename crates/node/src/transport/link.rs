@@ -62,6 +62,8 @@ pub(super) struct Link {
     /// Bytes of the frames for it, and of those among them that this node hands on for others.
     pub sent_bytes: AtomicU64,
     pub relayed_bytes: AtomicU64,
+    /// How often it has not tried statements of this region that were to be rehearsed.
+    pub not_rehearsed: AtomicU64,
     /// `true` once this link is not to be dialled any more: the peer was removed, or says that this node was.
     removed: watch::Sender<bool>,
 }
@@ -83,6 +85,7 @@ impl Link {
             heard_ns: AtomicU64::default(),
             sent_bytes: AtomicU64::default(),
             relayed_bytes: AtomicU64::default(),
+            not_rehearsed: AtomicU64::default(),
             removed: watch::Sender::new(false),
         }
     }

@@ -149,6 +149,8 @@ pub struct PeerState {
     /// Bytes of the frames that were sent to it, and of those among them that this node has handed on for others.
     pub sent_bytes: u64,
     pub relayed_bytes: u64,
+    /// How often it has not tried statements of this region that were to be rehearsed.
+    pub not_rehearsed: u64,
     /// The format level that its release knows, if it has said so while this node runs.
     pub level: Option<Level>,
     #[serde(skip)]
@@ -523,6 +525,7 @@ impl Transport {
             level: l.level(),
             sent_bytes: l.sent_bytes.load(Ordering::Relaxed),
             relayed_bytes: l.relayed_bytes.load(Ordering::Relaxed),
+            not_rehearsed: l.not_rehearsed.load(Ordering::Relaxed),
             trouble: l.trouble.lock().expect("no code that holds this lock panics").clone(),
             cut: l.shape.is_cut(),
         };

@@ -38,6 +38,8 @@ pub(super) const PLACES: usize = 4;
 const ON_TOP: Duration = Duration::from_millis(1000);
 /// `onetrip.rehearse` cuts each text of an error to less than 64 KiB.
 const HEARD_BYTES_MAX: usize = 4 << 20;
+/// What comes first where the other regions are to say what statements come to (`docs/agent-protocol.md`).
+const COMPARES: u8 = 0xc0;
 const TOO_MUCH: &str = "functions raise messages of more than 4 MiB there";
 
 /// What one region answers about a write set.
@@ -63,20 +65,24 @@ impl Transport {
     pub async fn rehearse(&self, rehearsal: Rehearsal) -> Rehearsed {
         let deadline = Instant::now() + Duration::from_millis(rehearsal.timeout_ms.into()) + ON_TOP;
         let mut result = Rehearsed::default();
+        // What statements come to is asked again and again.
+        let counts = u64::from(rehearsal.write_set.first() != Some(&COMPARES));
+        let is_untried = |link: &Link| link.not_rehearsed.fetch_add(counts, Ordering::Relaxed);
+        let mut links = self.links();
+        // Only a member with a PostgreSQL has sent facts; a witness has none.
+        links.retain(|link| link.facts.lock().expect("no code that holds this lock panics").is_some());
         if rehearsal.write_set.len() > WRITE_SET_BYTES_MAX {
+            links.iter().for_each(|link| _ = is_untried(link));
             result.untried.push(format!("everywhere: the write set has more than {WRITE_SET_BYTES_MAX} bytes"));
             return result;
         }
         let mut question = self.rehearsals.begin();
         let frame = Frame::Rehearse { id: question.id, rehearsal }.encode();
-        for link in self.links() {
-            // Only a member with a PostgreSQL has sent facts; a witness has none.
-            if link.facts.lock().expect("no code that holds this lock panics").is_none() {
-                continue;
-            }
+        for link in links {
             if link.is_connected() && self.send_to(&link, Channel::Bulk, frame.clone()) {
                 question.was_put_to(link);
             } else {
+                is_untried(&link);
                 result.untried.push(format!("{}: it cannot be reached", link.region));
             }
         }
@@ -87,8 +93,14 @@ impl Transport {
                     result.failure = Some((link.region.clone(), failure));
                     break;
                 }
-                Some(Answer::Untried(why)) => result.untried.push(format!("{}: {why}", link.region)),
-                None => result.untried.push(format!("{}: it does not answer", link.region)),
+                untried => {
+                    is_untried(&link);
+                    let why = match untried {
+                        Some(Answer::Untried(why)) => why,
+                        _ => "it does not answer".into(),
+                    };
+                    result.untried.push(format!("{}: {why}", link.region));
+                }
             }
         }
         result
