@@ -288,12 +288,11 @@ impl Server {
         }
         let folder = self.node_folder.display().to_string();
         let is_node_folder = |name: &str| name.trim().trim_matches('"') == folder;
-        let lists: [(_, _, &dyn Fn(&str) -> bool); 2] = [
-            ("shared_preload_libraries", "onetrip", &is_our_library),
-            ("unix_socket_directories", &folder, &is_node_folder),
-        ];
-        let with_ours = |(name, ours, is_ours)| Some((name, with_ours(&self.in_files(data, name)?, ours, is_ours)?));
-        settings.extend(lists.into_iter().filter_map(with_ours));
+        let with = |name, ours: &str, is_ours: &dyn Fn(&str) -> bool| {
+            Some((name, with_ours(&self.in_files(data, name)?, ours, is_ours)?))
+        };
+        settings.extend(with("shared_preload_libraries", "onetrip", &is_our_library));
+        settings.extend(with("unix_socket_directories", &folder, &is_node_folder));
         let known = AT_LEAST.iter().map(|(name, _)| *name).chain(["wal_level"]);
         let instead = known.filter_map(|name| {
             let value = self.in_files(data, name)?;
