@@ -1,8 +1,8 @@
 //! What a write set changes, as lines for people to read (`docs/agent-protocol.md`, "Write set").
 //!
 //! Nothing is decided by it: the node looks into a write set only to print what `onetrip skip` leaves out.  Only
-//! PostgreSQL knows the types of values, so it is asked for each row.  One that it cannot read is shown as the bytes that
-//! are stored; text in them can be read.
+//! PostgreSQL knows the types of values, so it is asked for each row.  One that it cannot read is shown as the bytes
+//! that are stored; text in them can be read.
 
 use crate::printable::printable_part;
 use bytes::Bytes;

@@ -90,8 +90,8 @@ async fn calls_no_function_of_a_users(lab: &Lab) {
     lab.check_equal(5).await;
 }
 
-/// Goal: where `onetrip.rows_of()` is missing, as before `ALTER EXTENSION onetrip UPDATE`, nothing is compared by plans.
-/// Method: hide the function from one server.
+/// Goal: where `onetrip.rows_of()` is missing, as before `ALTER EXTENSION onetrip UPDATE`, nothing is compared by
+/// plans.  Method: hide the function from one server.
 async fn refuses_an_extension_that_is_not_updated(lab: &Lab) {
     let c = lab.session(2).await;
     c.must("update pg_proc set proname = 'hidden' where oid = 'onetrip.rows_of'::regproc").await;

@@ -2,8 +2,8 @@
 //! replica proposes the entry that does so.
 //!
 //! Before that is proposed, this node keeps the entry to be left out in its folder `skipped`: its bytes as they are in
-//! the log, and beside them a text of what can be read in them.  Both may be large, and PostgreSQL prints the values, so
-//! a thread of its own writes them.
+//! the log, and beside them a text of what can be read in them.  Both may be large, and PostgreSQL prints the values,
+//! so a thread of its own writes them.
 
 use super::CoreThread;
 use crate::config::NodeConfig;
