@@ -175,6 +175,8 @@ DROP INDEX included_v;
 INSERT INTO included SELECT id, NULL, v FROM short_form WHERE id = 2;
 \echo :SQLSTATE
 -- With other OIDs: in the range that stands for a multirange, in the elements of an array, in what is computed of columns without.
+-- How much they take depends on the OIDs.
+\set VERBOSITY terse
 CREATE TABLE multiranged (id int PRIMARY KEY, r words_multirange);
 CREATE INDEX multiranged_r ON multiranged USING gist (r);
 INSERT INTO multiranged SELECT 1, words_multirange(words(almost(0), NULL));
@@ -189,6 +191,7 @@ INSERT INTO pieces (id, v) SELECT 2, almost(0);
 \echo :SQLSTATE
 INSERT INTO pieces SELECT 3, NULL, almost(-1500), ARRAY[ROW('short', 1), ROW(almost(-1500), 2)]::piece[];
 \echo :SQLSTATE
+\set VERBOSITY default
 
 -- Yet other kinds of index store something other than the value.
 CREATE TABLE searched (id int PRIMARY KEY, v text, t tsvector) WITH (toast_tuple_target = 128);
