@@ -182,9 +182,14 @@ fn remove(file: &Path) -> Result<()> {
     }
 }
 
-/// Without the extension's library: none of its hooks is there.
-fn offline<'a>(server: &'a Server, data: &'a Path) -> SingleUser<'a> {
-    SingleUser { libraries: Some(""), ..SingleUser::of(&server.bin_dir, data) }
+/// Without the extension's library: none of its hooks is there.  `settings`: [`in_this_folder`].
+fn offline<'a>(server: &'a Server, data: &'a Path, settings: &'a [(&'static str, String)]) -> SingleUser<'a> {
+    SingleUser { libraries: Some(""), settings, ..SingleUser::of(&server.bin_dir, data) }
+}
+
+/// A line in the owner's files that names another folder has not counted either while the node ran the server.
+fn in_this_folder(data: &Path) -> [(&'static str, String); 1] {
+    [("data_directory", data.display().to_string())]
 }
 
 /// DROP EXTENSION would fail for objects of users that depend on the extension, and would drop the extension's table of
@@ -200,7 +205,9 @@ fn would_be_lost(server: &Server, data: &Path, drop_prepared: bool) -> Result<()
                  AND o.deptype = 'e') AND pg_describe_object(d.classid, d.objid, d.objsubid) !~ 'onetrip\\.'"
         .to_string();
     let prepared = "SELECT quote_literal(gid) FROM onetrip.prepared".to_string();
-    let found = offline(server, data).rows("looking at the database", &server.database, &[dependents, prepared])?;
+    let settings = in_this_folder(data);
+    let found =
+        offline(server, data, &settings).rows("looking at the database", &server.database, &[dependents, prepared])?;
     ensure!(found[0].is_empty(), "these use what the extension offers: {}; drop them first", found[0].join(", "));
     ensure!(
         found[1].is_empty() || drop_prepared,
@@ -214,7 +221,8 @@ fn would_be_lost(server: &Server, data: &Path, drop_prepared: bool) -> Result<()
 /// In one transaction, which may be there already: the sequences go on above what any region has given out, the tables
 /// are heap's, and the extension is gone.  Returns the log index that the server shows, if it had one.
 fn plain(server: &Server, data: &Path) -> Result<Option<i64>> {
-    let offline = offline(server, data);
+    let settings = in_this_folder(data);
+    let offline = offline(server, data, &settings);
     let queries = [
         "SELECT 'there' FROM pg_extension WHERE extname = 'onetrip'",
         "SELECT (pg_replication_origin_progress('onetrip', true) - '0/0')::bigint::text \

@@ -708,13 +708,17 @@ apply_frame(OtFrameType type, OtReader *body)
 			if (ot_settle_heard(body))
 				ot_agent_consume(agent);
 			else
+			{
 				ot_agent_close_damaged(agent, type);
+				ot_wait_latch(RECONNECT_MS);
+			}
 			break;
 		default:
 			ereport(LOG,
 					(errcode(OT_ERR_PROTOCOL),
 					 errmsg("the node sent the apply worker a frame of type 0x%02x", type)));
 			ot_agent_close(agent);
+			ot_wait_latch(RECONNECT_MS);
 	}
 }
 

@@ -744,8 +744,11 @@ evict_find_waiter(int pid, int worker)
 		int			waiter = *(volatile int *) &proc->pid;
 		TimestampTz since = pg_atomic_read_u64(&proc->waitStart);
 
+		/* it stays as it is after a wait, until the next one */
 		if (i != worker && i != holder && waiter != 0 && since != 0 &&
-			TimestampDifferenceExceeds(since, now, DeadlockTimeout) && evict_waits_for(waiter, pid))
+			*(LOCK *volatile *) &proc->waitLock != NULL &&
+			TimestampDifferenceExceeds(since, now, DeadlockTimeout) && evict_waits_for(waiter, pid) &&
+			(TimestampTz) pg_atomic_read_u64(&proc->waitStart) == since)
 			found = waiter;
 	}
 	CommitTransactionCommand();
@@ -784,7 +787,7 @@ evict_job(int worker)
 	SpinLockRelease(&ot_worker->mutex);
 	if (waiter == 0)
 		return;
-	/* if the job ends just now, another step of the worker fails, which it repeats */
+	/* if the job ends just now, another step of the worker fails, or the worker, which begins anew */
 	evict_signal_process(pid, SIGINT);
 	ereport(LOG,
 			(errmsg("the onetrip job worker gives way to process %d, which has waited for it", waiter)));

@@ -448,8 +448,9 @@ jobs_look(MemoryContext context)
 	(void) ot_sql_worker_try(jobs_report, NULL, &code);
 	if (next_removed <= ot_now() && !ot_read_only)
 	{
-		(void) ot_sql_worker_try(jobs_forget_removed, NULL, &code);
-		next_removed = TimestampTzPlusMilliseconds(ot_now(), REMOVED_MS);
+		bool		failed_now = ot_sql_worker_try(jobs_forget_removed, NULL, &code) != NULL;
+
+		next_removed = TimestampTzPlusMilliseconds(ot_now(), failed_now ? RETRY_MS : REMOVED_MS);
 	}
 	return soon;
 }

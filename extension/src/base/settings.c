@@ -159,11 +159,11 @@ settings_take_from_node(void)
 
 		while (item != NULL && strcmp(item->name, name) != 0)
 			item = item->next;
-		/* a level that this library does not know is refused, and then the lowest counts */
 		SetConfigOption(name, settings_of_node[i][1], PGC_POSTMASTER, PGC_S_OVERRIDE);
+		/* of a level that this library does not know the lowest counts */
 		if (item != NULL)
-			(void) set_config_option(name, item->value, PGC_POSTMASTER, PGC_S_OVERRIDE,
-									 GUC_ACTION_SET, true, WARNING, false);
+			(void) set_config_option(name, item->value, PGC_POSTMASTER, PGC_S_OVERRIDE, GUC_ACTION_SET, true,
+									 strcmp(name, "onetrip.format_level") == 0 ? WARNING : FATAL, false);
 	}
 	FreeConfigVariables(first);
 }

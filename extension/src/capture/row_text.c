@@ -78,6 +78,7 @@ row_text_put_value(StringInfo text, Form_pg_attribute att, Datum value, bool isn
 {
 	Oid			output;
 	bool		is_varlena;
+	Datum		whole = value;
 	char	   *shown;
 	int			len;
 	int			cut;
@@ -92,12 +93,16 @@ row_text_put_value(StringInfo text, Form_pg_attribute att, Datum value, bool isn
 	}
 	getTypeOutputInfo(att->atttypid, &output, &is_varlena);
 	if (is_varlena)
-		value = PointerGetDatum(PG_DETOAST_DATUM(value));
-	shown = OidOutputFunctionCall(output, value);
+		whole = PointerGetDatum(PG_DETOAST_DATUM(value));
+	shown = OidOutputFunctionCall(output, whole);
 	len = strlen(shown);
 	cut = pg_mbcliplen(shown, len, ROW_TEXT_VALUE_MAX);
 	shown[cut] = '\0';
 	appendStringInfo(text, "%s%s", quote_literal_cstr(shown), cut < len ? "..." : "");
+	/* there may be many long ones */
+	pfree(shown);
+	if (whole != value)
+		pfree(DatumGetPointer(whole));
 }
 
 /*

@@ -7,7 +7,7 @@
 //!
 //! Whoever was cut off cannot know of an entry that it lacks whether there is one.  A majority of the voters has it, so
 //! at least two others do, unless there is one voter only.  As long as two others are heard, one of them alone is not
-//! believed.
+//! believed; and nobody tells what it has only heard of, or it would count as a second one.
 
 use onetrip_core::replica::SILENT_AFTER;
 use onetrip_core::{LogIndex, NodeId};
@@ -43,6 +43,8 @@ pub(super) struct Teller {
 #[derive(Default)]
 pub(super) struct LagClock {
     marks: VecDeque<(LogIndex, Instant)>,
+    /// By this node.
+    decided: LogIndex,
     forgotten: LogIndex,
     /// The last entry that each member has spoken of, and when it was last heard.
     known: BTreeMap<NodeId, (LogIndex, Instant)>,
@@ -50,6 +52,7 @@ pub(super) struct LagClock {
 
 impl LagClock {
     pub fn decided(&mut self, index: LogIndex, now: Instant) {
+        self.decided = self.decided.max(index);
         if self.marks.back().is_none_or(|(last, _)| *last < index) {
             self.marks.push_back((index, now));
         }
@@ -66,9 +69,11 @@ impl LagClock {
         }
     }
 
-    /// For the other members: times that are spread over all that some PostgreSQL does not show.
+    /// For the other members: times that are spread over all that some PostgreSQL does not show, of what this node has
+    /// decided.
     pub fn told(&self, now: Instant) -> Told {
-        let old = self.marks.partition_point(|(_, at)| now.saturating_duration_since(*at) >= TOLD_FROM);
+        let is_old = |at: &Instant| now.saturating_duration_since(*at) >= TOLD_FROM;
+        let old = self.marks.partition_point(|(index, at)| *index <= self.decided && is_old(at));
         let told = |(index, at): &(LogIndex, Instant)| {
             let ms = now.saturating_duration_since(*at).as_millis();
             (*index, u32::try_from(ms).unwrap_or(u32::MAX))
@@ -208,6 +213,11 @@ mod tests {
             clock.learn(&from(bad, 0, 30), &lie, at(4_011));
             assert_eq!(clock.behind(LogIndex(30), at(4_011)), Duration::from_secs(3_600), "{order:?}");
         }
+        // What it has heard of and not decided, it does not pass on as if it knew.
+        let mut credulous = LagClock::default();
+        credulous.decided(LogIndex(10), at(4_000));
+        credulous.learn(&from(bad, 0, 10), &lie, at(4_010));
+        assert_eq!(credulous.told(at(4_010)), [(LogIndex(10), 10_000)]);
         // Where there is nobody else to ask, because the other one is silent or the one is the only voter.
         let (mut alone, later) = (LagClock::default(), at(4_000) + SILENT_AFTER);
         alone.learn(&from(good, 0, 10), &true_times, at(4_000));

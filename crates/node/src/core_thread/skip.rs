@@ -10,6 +10,7 @@ use crate::config::NodeConfig;
 use crate::error::{Error, Result};
 use crate::inbox::{Event, LeftOut};
 use crate::postgres::RowTexts;
+use crate::printable::printable_part;
 use crate::write_set;
 use onetrip_core::parts;
 use onetrip_core::replica::{Host, RequestId};
@@ -110,7 +111,8 @@ fn changes(config: &NodeConfig, entry: &Entry) -> Vec<String> {
         RowTexts::of(config).inspect_err(|e| tracing::warn!("PostgreSQL cannot be asked for rows: {e}")).ok();
     let mut changes = write_set::lines(entry.write_set.clone(), |row| rows.as_mut()?.of_row(row));
     if let Some(why) = rows.and_then(|rows| rows.failed) {
-        changes.insert(0, format!("(PostgreSQL cannot print all rows; the others are as they are stored: {why})"));
+        let told = format!("(PostgreSQL cannot print all rows; the others are as they are stored: {why})");
+        changes.insert(0, printable_part(&told));
     }
     changes
 }
