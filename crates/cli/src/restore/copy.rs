@@ -24,8 +24,6 @@ pub fn postgres(from: &Path, server: &Server, progress: &mut Progress) -> Result
             say!("left out of {name}, as the old server's alone: {}", left_out.join(", "));
         }
     }
-    // As its new node has it, and not as the old one's had.
-    server.write_settings(&unfinished)?;
     progress.show("recovering PostgreSQL", None, "");
     for what in server.make_own(&unfinished)? {
         say!("the old server's alone: {what}");
