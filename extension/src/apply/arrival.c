@@ -578,7 +578,7 @@ arrival_give_up(void)
 	ereport(arrival.decided ? LOG : DEBUG1,
 			(errcode(edata->sqlerrcode),
 			 errmsg("an entry is left to the apply worker: %s", edata->message)));
-	if (arrival.txn.sequence != 0)
+	if (arrival.begun)
 		arrival_count(arrival_outcome(edata->sqlerrcode));
 	if (arrival.decided)
 		ot_agent_close(agent);

@@ -787,7 +787,7 @@ evict_job(int worker)
 	SpinLockRelease(&ot_worker->mutex);
 	if (waiter == 0)
 		return;
-	/* if the job ends just now, another step of the worker fails, or the worker, which begins anew */
+	/* if the job ends just now, another step of the worker may fail, which it repeats */
 	evict_signal_process(pid, SIGINT);
 	ereport(LOG,
 			(errmsg("the onetrip job worker gives way to process %d, which has waited for it", waiter)));

@@ -42,6 +42,7 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "utils/builtins.h"
@@ -439,6 +440,8 @@ jobs_look(MemoryContext context)
 		}
 		message = ot_sql_worker_try(job->built ? jobs_propose : jobs_build, job, &code);
 		gave_way = ot_worker_job_ends() && message != NULL && code == ERRCODE_QUERY_CANCELED;
+		/* it may have been told to give way when it was done */
+		QueryCancelPending = false;
 		ot_sql_worker_set("search_path", "pg_catalog");
 		if (gave_way)
 			message = "it gave way to a session that waited for it";
@@ -455,6 +458,13 @@ jobs_look(MemoryContext context)
 	return soon;
 }
 
+/* Another process may get its place, and must not be cancelled. */
+static void
+jobs_leave(int code, Datum arg)
+{
+	(void) ot_worker_job_ends();
+}
+
 void
 ot_jobs_main(Datum arg)
 {
@@ -466,6 +476,7 @@ ot_jobs_main(Datum arg)
 	ot_sql_worker_set("onetrip.rehearse", "off");
 	ot_builds_indexes = true;
 	ot_worker_is_for_jobs();
+	before_shmem_exit(jobs_leave, (Datum) 0);
 	failed = hash_create("onetrip failed jobs", 16, &control, HASH_ELEM | HASH_BLOBS);
 	control.entrysize = sizeof(Waiting);
 	waiting = hash_create("onetrip jobs that wait", 16, &control, HASH_ELEM | HASH_BLOBS);

@@ -100,8 +100,6 @@ ot_worker_is_for_jobs(void)
 {
 	SpinLockAcquire(&ot_worker->mutex);
 	ot_worker->job_worker = OT_PROC_NUMBER(MyProc);
-	/* of the one before */
-	ot_worker->job_gives_way_at = 0;
 	SpinLockRelease(&ot_worker->mutex);
 }
 
