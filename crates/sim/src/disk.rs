@@ -351,6 +351,7 @@ impl Store for SimLog {
 
     fn stand_on(&mut self, index: LogIndex, conf: &Conf) {
         self.conf = conf.clone();
+        self.spans.checkpointed(index);
         self.written.hard_state.commit = self.written.hard_state.commit.max(index.0);
     }
 
@@ -379,7 +380,9 @@ impl Store for SimLog {
         Ok(())
     }
 
-    fn checkpointed(&mut self, _index: LogIndex, _conf: &Conf) {}
+    fn checkpointed(&mut self, index: LogIndex, _conf: &Conf) {
+        self.spans.checkpointed(index);
+    }
 
     fn wants_checkpoint(&self) -> bool {
         self.wants_checkpoint.take()

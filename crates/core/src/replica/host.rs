@@ -49,9 +49,9 @@ pub trait Store: Storage + Log {
     fn index_leaving(&self, bytes: u64) -> LogIndex;
 }
 
-/// The log's first and last index. (`Storage` has methods of the same names, hence the `Log::`.)
+/// The log's first and last index, whatever entries lack their parts. (`Storage` has methods of the same names.)
 pub(super) fn ends<S: Store>(store: &S) -> (LogIndex, LogIndex) {
-    (Log::first_index(store), Log::last_index(store))
+    (LogIndex(Storage::first_index(store).unwrap_or(u64::MAX)), Log::last_index(store))
 }
 
 /// A point between two effects of a replica's work.  A node may crash at any of them.

@@ -30,6 +30,7 @@ impl Store for RaftLog {
     fn stand_on(&mut self, index: LogIndex, conf: &Conf) {
         self.raise_commit(index);
         self.conf = conf.clone();
+        self.spans.checkpointed(index);
         self.checkpoint = Some((index, conf.clone()));
     }
 
@@ -50,6 +51,7 @@ impl Store for RaftLog {
     }
 
     fn checkpointed(&mut self, index: LogIndex, conf: &Conf) {
+        self.spans.checkpointed(index);
         if self.checkpoint.as_ref().is_some_and(|(last, _)| index >= *last) {
             self.checkpoint = Some((index, conf.clone()));
         }

@@ -7,8 +7,12 @@ mod spare;
 mod stored;
 
 use super::*;
+use crate::agent::AgentQueue;
 use crate::disk::life::LIFE_FILE;
+use onetrip_core::certifier::Limits;
+use onetrip_core::replica::{Replica, Store};
 use onetrip_core::router::Log;
+use onetrip_core::{Checkpoint, Conf, Entry, Members, PreferredLeader, TxnId};
 use raft::{GetEntriesContext, Storage};
 
 fn entry(index: u64, term: u64, data: &[u8]) -> RaftEntry {
@@ -103,6 +107,33 @@ fn a_new_leaders_entries_replace_the_old_ones_also_after_a_restart() {
     assert_eq!(now[4], (3, b"five".to_vec()));
     drop(log);
     assert_eq!(contents(&open(dir.path()).unwrap()), now);
+}
+
+/// Goal: a member that came with a checkpoint starts again, and its server is fed from its log, although the log names
+/// parts from before the checkpoint: by an entry that does not count, of a transaction that was proposed once more.
+#[test]
+fn what_names_parts_from_before_a_checkpoint_is_not_in_the_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path()).unwrap();
+    log.restart(LogIndex(30), Term(2), None).unwrap();
+    Store::stand_on(&mut log, LogIndex(30), &Conf::default());
+    let named = |parts: &[u64]| {
+        let parts: Vec<_> = parts.iter().copied().map(LogIndex).collect();
+        Entry::encode_whole(&TxnId::default(), 0, &parts)
+    };
+    let all = [entry(31, 2, b""), entry(32, 2, &named(&[20, 29])), entry(33, 2, b""), entry(34, 2, &named(&[31, 33]))];
+    log.append(&all, Some(&hard(2, 1, 34)), true).unwrap();
+    assert_eq!(Log::first_index(&log), LogIndex(31));
+    drop(log);
+    let mut log = open(dir.path()).unwrap();
+    let mut state =
+        Checkpoint::bootstrap(Members::bootstrap(Vec::new(), PreferredLeader::default(), 1), Limits::default());
+    state.term = Term(2);
+    (1..=30).for_each(|index| state.certifier.skip(LogIndex(index)).unwrap());
+    assert_eq!(Replica::<RaftLog, AgentQueue>::put_in_order(&state, &mut log).unwrap(), None);
+    assert_eq!(Log::first_index(&log), LogIndex(31));
+    // What may count still keeps its parts.
+    assert_eq!([30, 31, 33, 34].map(|upto| log.spans.cut_to(LogIndex(upto)).0), [30, 30, 30, 34]);
 }
 
 #[test]

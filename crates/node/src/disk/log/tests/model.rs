@@ -1,7 +1,6 @@
 //! What any sequence of steps leaves, compared with what was written.
 
 use super::*;
-use onetrip_core::{Entry, TxnId};
 use proptest::prelude::*;
 use std::os::unix::fs::FileExt;
 
