@@ -175,7 +175,7 @@ impl SimHost<'_> {
     }
 
     /// Whoever speaks in a term has it on disk: otherwise it could lead in it twice.  And whoever gives a vote, also to
-    /// itself, has that on disk: otherwise it could give two.
+    /// itself, has that on disk, or a later term, in which it gives none for this one: otherwise it could give two.
     fn speaks(&mut self, message: &Message) {
         let (what, term) = (message.get_msg_type(), message.term);
         let vote = match what {
@@ -185,7 +185,7 @@ impl SimHost<'_> {
             _ => None,
         };
         let (has, voted) = self.body.promised;
-        if term > has || vote.is_some_and(|vote| (term, vote) != (has, voted)) {
+        if term > has || vote.is_some_and(|vote| term == has && vote != voted) {
             let id = self.body.id;
             let why = format!("node {id} says {what:?} in term {term}, and its disk has term {has} and vote {voted}");
             self.ctx.checker.fail(why);
