@@ -67,8 +67,8 @@ impl World {
         self.machines.iter().map(counts).collect()
     }
 
-    /// All nodes have decided the same, every PostgreSQL shows it, nobody waits, and every member has the role that
-    /// it should have.
+    /// All nodes have decided the same, every PostgreSQL shows it, nobody waits, every member has the role that it
+    /// should have, and all know what is not needed any more.
     fn is_equal(&self) -> bool {
         let (log, last) = (self.ctx.checker.log_len(), self.ctx.checker.last_committed());
         let members = self.ctx.checker.newest_members();
@@ -80,6 +80,7 @@ impl World {
                 m.node.as_ref().is_some_and(|n| n.certifier().decided() == log)
                     && m.postgres.as_ref().is_none_or(|p| p.up && p.applied == last && p.is_idle())
             })
+            && self.out_of_bounds().is_none()
     }
 
     /// Where the cluster chooses, the leader is at the best place, as far as it knows.  The place that the table
@@ -128,8 +129,8 @@ impl World {
     }
 
     /// Nothing grows for ever: at rest each node has a checkpoint that is new enough, and its log has no more than
-    /// somebody may need.
-    fn check_bounds(&mut self) {
+    /// somebody may need.  Says who is not so far.
+    fn out_of_bounds(&self) -> Option<String> {
         let (o, members) = (&self.ctx.options, self.ctx.checker.newest_members());
         // What a member needs no more of the log.
         let safe_at = |id: NodeId| {
@@ -161,7 +162,7 @@ impl World {
                     Some(format!("node {id} keeps {needless} entries that nobody needs: its log is {first} to {last}"));
             }
         }
-        failed.into_iter().for_each(|why| self.ctx.checker.fail(why));
+        failed
     }
 
     fn finish(&mut self) {
@@ -193,7 +194,9 @@ impl World {
                 checker.fail(format!("node {} remembers other outcomes than the first", node.id));
             }
         }
-        self.check_bounds();
+        if let Some(why) = self.out_of_bounds() {
+            self.ctx.checker.fail(why);
+        }
         for p in self.machines.iter_mut().filter_map(|m| m.postgres.as_mut()) {
             p.end_sessions(&mut self.ctx);
         }
