@@ -157,28 +157,14 @@ pub fn read<L: Log>(log: &L, at: LogIndex) -> Result<Entry, L::Error> {
         .ok_or_else(|| corrupted(format!("the parts of entry {at} do not make up a transaction")).into())
 }
 
-/// Which entries of a log name parts that may count, and the first part that each names: what a cut must not separate.
-///
-/// No checkpoint falls between the parts of a transaction and its end.  So an entry behind a checkpoint that names
-/// parts before it does not count: its transaction was decided before, and was proposed once more.  Such an entry is
-/// not to be found here, since a log that came from a checkpoint may well have it without its parts.
+/// Which entries of a log name parts, and the first part that each names: what a cut must not separate.
 #[derive(Clone, Debug, Default)]
-pub struct Spans {
-    firsts: BTreeMap<LogIndex, LogIndex>,
-    /// The newest one that is known.
-    checkpoint: LogIndex,
-}
+pub struct Spans(BTreeMap<LogIndex, LogIndex>);
 
 impl Spans {
-    /// There is a checkpoint at `index`.
-    pub fn checkpointed(&mut self, index: LogIndex) {
-        self.checkpoint = self.checkpoint.max(index);
-        self.firsts.retain(|whole, first| *whole <= index || *first > index);
-    }
-
     /// The entry at `from` and all after it are about to be replaced.
     pub fn truncate(&mut self, from: LogIndex) {
-        self.firsts.split_off(&from);
+        self.0.split_off(&from);
     }
 
     /// An entry was appended; it replaces all from its index on.
@@ -189,34 +175,35 @@ impl Spans {
             return;
         }
         let whole = Entry::decode(data.clone()).ok().and_then(|entry| entry.whole());
-        let first = whole.and_then(|(_, indexes)| indexes.into_iter().min());
-        if let Some(first) = first.filter(|first| *first > self.checkpoint) {
-            self.firsts.insert(index, first);
+        if let Some(first) = whole.and_then(|(_, indexes)| indexes.into_iter().min()) {
+            self.0.insert(index, first);
         }
     }
 
     /// The highest index that is not above `upto` and up to which the log may be cut.
     pub fn cut_to(&self, upto: LogIndex) -> LogIndex {
         // From the last one backwards, since the cut that it allows may fall between the parts of an earlier one.
-        self.firsts.iter().rev().fold(upto, |upto, (whole, first)| match *whole > upto {
+        self.0.iter().rev().fold(upto, |upto, (whole, first)| match *whole > upto {
             true => upto.min(LogIndex(first.0.saturating_sub(1))),
             false => upto,
         })
     }
 
-    /// The lowest index from which on no entry lacks its parts, in a log that begins with `first`.
-    pub fn readable_from(&self, first: LogIndex) -> LogIndex {
-        let lacks_parts = self.firsts.iter().rev().find(|(_, part)| **part < first);
+    /// The lowest index from which on all that `committed` can be read, in a log that begins with `first`.  An entry
+    /// that did not commit may well lack its parts: if a transaction is proposed once more after it was decided, what
+    /// names its parts then does not count, and a log that came from a checkpoint has these parts no longer.
+    pub fn readable_from(&self, first: LogIndex, committed: impl Fn(LogIndex) -> bool) -> LogIndex {
+        let lacks_parts = self.0.iter().rev().find(|(whole, part)| **part < first && committed(**whole));
         lacks_parts.map_or(first, |(whole, _)| whole.next().max(first))
     }
 
     /// The log was cut: it begins after `upto`.
     pub fn cut(&mut self, upto: LogIndex) {
-        self.firsts = self.firsts.split_off(&upto.next());
+        self.0 = self.0.split_off(&upto.next());
     }
 
     pub fn clear(&mut self) {
-        self.firsts.clear();
+        self.0.clear();
     }
 }
 

@@ -351,7 +351,6 @@ impl Store for SimLog {
 
     fn stand_on(&mut self, index: LogIndex, conf: &Conf) {
         self.conf = conf.clone();
-        self.spans.checkpointed(index);
         self.written.hard_state.commit = self.written.hard_state.commit.max(index.0);
     }
 
@@ -380,9 +379,7 @@ impl Store for SimLog {
         Ok(())
     }
 
-    fn checkpointed(&mut self, index: LogIndex, _conf: &Conf) {
-        self.spans.checkpointed(index);
-    }
+    fn checkpointed(&mut self, _index: LogIndex, _conf: &Conf) {}
 
     fn wants_checkpoint(&self) -> bool {
         self.wants_checkpoint.take()
@@ -504,10 +501,10 @@ impl Storage for SimLog {
 
 impl Log for SimLog {
     type Error = onetrip_core::Error;
-    fn first_index(&self) -> LogIndex {
+    fn readable_from(&self, committed: impl Fn(LogIndex) -> bool) -> LogIndex {
         match self.cuts_between_parts {
             true => self.first_index(),
-            false => self.spans.readable_from(self.first_index()),
+            false => self.spans.readable_from(self.first_index(), committed),
         }
     }
     fn last_index(&self) -> LogIndex {

@@ -47,6 +47,11 @@ impl CommittedIndexes {
         below.checked_sub(1).map_or(self.known_after, |i| self.indexes[i])
     }
 
+    /// Whether `at` committed, and is still known.
+    pub fn contains(&self, at: LogIndex) -> bool {
+        self.indexes.binary_search(&at).is_ok()
+    }
+
     /// The committed index before `at`, if `at` committed and is still known.
     pub fn previous_of(&self, at: LogIndex) -> Option<LogIndex> {
         let place = self.indexes.binary_search(&at).ok()?;

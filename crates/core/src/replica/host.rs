@@ -49,7 +49,7 @@ pub trait Store: Storage + Log {
     fn index_leaving(&self, bytes: u64) -> LogIndex;
 }
 
-/// The log's first and last index, whatever entries lack their parts. (`Storage` has methods of the same names.)
+/// The log's first and last index. (`Storage` has a `last_index` of its own.)
 pub(super) fn ends<S: Store>(store: &S) -> (LogIndex, LogIndex) {
     (LogIndex(Storage::first_index(store).unwrap_or(u64::MAX)), Log::last_index(store))
 }

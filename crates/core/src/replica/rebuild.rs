@@ -4,7 +4,7 @@
 use super::positions::SILENT_AFTER;
 use super::{Host, Replica, Store};
 use crate::ids::{LogIndex, NodeId};
-use crate::router::{Log, Outbox};
+use crate::router::Outbox;
 use crate::skip::{refusal, Other, Own};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -45,7 +45,11 @@ impl Looks {
 impl<S: Store, O: Outbox> Replica<S, O> {
     /// PostgreSQL can be brought on from this index, and from none below.
     pub fn feedable_from(&self) -> LogIndex {
-        self.committed_indexes.feedable_from(Log::first_index(self.consensus.log()))
+        self.committed_indexes.feedable_from(self.readable_from())
+    }
+
+    fn readable_from(&self) -> LogIndex {
+        self.consensus.log().readable_from(|at| self.committed_indexes.contains(at))
     }
 
     /// The order that is in force.
@@ -109,7 +113,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     /// more, because it goes on from another node's checkpoint: then PostgreSQL is about to be copied.
     pub fn stands_at(&self) -> Option<LogIndex> {
         let (at, _) = self.committed_indexes.after(self.router.applied()?)?.next()?;
-        (self.router.comes_no_further() && at >= Log::first_index(self.consensus.log())).then_some(at)
+        (self.router.comes_no_further() && at >= self.readable_from()).then_some(at)
     }
 
     /// Why `index` must not be left out of every PostgreSQL; `None`: it may be.  With `force`, members that are away do

@@ -28,8 +28,8 @@ pub trait Outbox {
 /// The log as far as the apply worker is fed from it.
 pub trait Log {
     type Error: From<Error>;
-    /// Everything from here on can be read, with all its parts.
-    fn first_index(&self) -> LogIndex;
+    /// Everything from here on that `committed` can be read, with all its parts.
+    fn readable_from(&self, committed: impl Fn(LogIndex) -> bool) -> LogIndex;
     fn last_index(&self) -> LogIndex;
     fn read(&self, at: LogIndex) -> Result<Bytes, Self::Error>;
 }

@@ -46,7 +46,7 @@ impl<O: Outbox> Router<O> {
         }
         // Rule 3: the worker gets everything above its applied index, wherever that came from.
         let known = context.committed_indexes.after(hello.applied).map(Iterator::collect::<VecDeque<_>>);
-        let first = context.log.first_index();
+        let first = context.log.readable_from(|at| context.committed_indexes.contains(at));
         let Some(missed) = known.filter(|missed| missed.front().is_none_or(|(at, _)| *at >= first)) else {
             self.cannot_be_brought_on(hello.applied, first, context.committed_indexes);
             outbox.close();

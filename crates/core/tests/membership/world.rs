@@ -92,7 +92,7 @@ impl Storage for Disk {
 
 impl Log for Disk {
     type Error = Error;
-    fn first_index(&self) -> LogIndex {
+    fn readable_from(&self, _: impl Fn(LogIndex) -> bool) -> LogIndex {
         LogIndex(self.before.0 + 1)
     }
     fn last_index(&self) -> LogIndex {

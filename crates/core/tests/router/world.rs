@@ -39,7 +39,7 @@ pub struct NoLog;
 
 impl Log for NoLog {
     type Error = Error;
-    fn first_index(&self) -> LogIndex {
+    fn readable_from(&self, _: impl Fn(LogIndex) -> bool) -> LogIndex {
         LogIndex(3)
     }
     fn last_index(&self) -> LogIndex {
@@ -87,7 +87,7 @@ pub struct Entries {
 
 impl Log for Entries {
     type Error = Error;
-    fn first_index(&self) -> LogIndex {
+    fn readable_from(&self, _: impl Fn(LogIndex) -> bool) -> LogIndex {
         LogIndex(1)
     }
     fn last_index(&self) -> LogIndex {

@@ -11,8 +11,8 @@ use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
 impl onetrip_core::router::Log for RaftLog {
     type Error = Error;
-    fn first_index(&self) -> LogIndex {
-        self.spans.readable_from(self.first_index())
+    fn readable_from(&self, committed: impl Fn(LogIndex) -> bool) -> LogIndex {
+        self.spans.readable_from(self.first_index(), committed)
     }
     fn last_index(&self) -> LogIndex {
         self.last_index()
@@ -30,7 +30,6 @@ impl Store for RaftLog {
     fn stand_on(&mut self, index: LogIndex, conf: &Conf) {
         self.raise_commit(index);
         self.conf = conf.clone();
-        self.spans.checkpointed(index);
         self.checkpoint = Some((index, conf.clone()));
     }
 
@@ -51,7 +50,6 @@ impl Store for RaftLog {
     }
 
     fn checkpointed(&mut self, index: LogIndex, conf: &Conf) {
-        self.spans.checkpointed(index);
         if self.checkpoint.as_ref().is_some_and(|(last, _)| index >= *last) {
             self.checkpoint = Some((index, conf.clone()));
         }

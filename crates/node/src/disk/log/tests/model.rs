@@ -220,7 +220,7 @@ impl Model {
         let mut found = contents(log);
         found.truncate((upto + 1 - first) as usize);
         assert_eq!(found, self.kept[first as usize - 1..upto as usize]);
-        let readable = Log::first_index(log).0;
+        let readable = log.readable_from(|_| true).0;
         assert!(
             readable <= self.needed + 1,
             "what lacks its parts is below {readable}, and {} is needed",
