@@ -421,9 +421,36 @@ ddl_check_computes_same(ParseState *pstate, Node *expression, TypeName *column_t
 	return expression == NULL || !ot_ddl_differs_elsewhere(expression);
 }
 
+/* The expression of a generated column, likewise. */
+static Node *
+ddl_check_generated(ParseState *pstate, Relation rel, Node *raw, TypeName *column_type)
+{
+	Node	   *expression;
+
+	addNSItemToQuery(pstate, addRangeTableEntryForRelation(pstate, rel, AccessShareLock, NULL,
+														   false, true),
+					 false, true, true);
+	expression = transformExpr(pstate, copyObject(raw), EXPR_KIND_GENERATED_COLUMN);
+	ddl_check_uses_nothing_temporary(expression);
+	return ot_ddl_as_column(pstate, expression, column_type);
+}
+
+/* Does the expression of a generated column call nothing but what is built in, as far as can be seen yet? */
+bool
+ot_ddl_generates_built_in(ParseState *pstate, Relation rel, List *commands, Node *raw, TypeName *column_type)
+{
+	Altered		altered = {commands, RelationGetRelid(rel)};
+	Node	   *expression;
+
+	if (ddl_check_refers_to_converted(raw, commands) || ddl_check_refers_to_new(raw, &altered))
+		return false;
+	expression = ddl_check_generated(pstate, rel, raw, column_type);
+	return expression == NULL || ot_ddl_is_built_in(expression);
+}
+
 /*
- * The same, for the expression of a generated column.  PostgreSQL itself
- * enforces that it is IMMUTABLE.
+ * Does the expression of a generated column give the same in every region?
+ * PostgreSQL itself enforces that it is IMMUTABLE.
  */
 static bool
 ddl_check_generates_same(ParseState *pstate, Relation rel, List *commands, Node *raw, TypeName *column_type)
@@ -436,12 +463,8 @@ ddl_check_generates_same(ParseState *pstate, Relation rel, List *commands, Node 
 		return false;
 	if (ddl_check_refers_to_new(raw, &altered))
 		return true;
-	addNSItemToQuery(pstate, addRangeTableEntryForRelation(pstate, rel, AccessShareLock, NULL,
-														   false, true),
-					 false, true, true);
-	expression = transformExpr(pstate, copyObject(raw), EXPR_KIND_GENERATED_COLUMN);
-	ddl_check_uses_nothing_temporary(expression);
-	return ddl_check_computes_same(pstate, expression, column_type);
+	expression = ddl_check_generated(pstate, rel, raw, column_type);
+	return expression == NULL || !ot_ddl_differs_elsewhere(expression);
 }
 
 /* Would ADD COLUMN give existing rows the same values in every region? */
@@ -499,8 +522,12 @@ ddl_check_sets_same(ParseState *pstate, Relation rel, List *commands, AlterTable
 									makeTypeNameFromOid(att->atttypid, att->atttypmod));
 }
 
-static bool
-ddl_check_converts_same(ParseState *pstate, Relation rel, AlterTableCmd *command)
+/*
+ * What ALTER COLUMN TYPE makes of the column's values.  NULL: there is no such column,
+ * or no cast, and the server will say so.
+ */
+Node *
+ot_ddl_converted(ParseState *pstate, Relation rel, AlterTableCmd *command)
 {
 	ColumnDef  *column = castNode(ColumnDef, command->def);
 	AttrNumber	attnum = get_attnum(RelationGetRelid(rel), command->name);
@@ -508,7 +535,7 @@ ddl_check_converts_same(ParseState *pstate, Relation rel, AlterTableCmd *command
 	Node	   *expression;
 
 	if (attnum <= 0)
-		return true;
+		return NULL;
 	item = addRangeTableEntryForRelation(pstate, rel, AccessShareLock, NULL, false, true);
 	addNSItemToQuery(pstate, item, false, true, true);
 	if (column->raw_default)
@@ -526,16 +553,23 @@ ddl_check_converts_same(ParseState *pstate, Relation rel, AlterTableCmd *command
 		expression = (Node *) makeVar(1, attnum, att->atttypid, att->atttypmod,
 									  att->attcollation, 0);
 	}
-	return ddl_check_computes_same(pstate, expression, column->typeName);
+	return ot_ddl_as_column(pstate, expression, column->typeName);
 }
 
-/* Is such a column one that the foreign key refers to? */
 static bool
-ddl_check_converts_key(HeapTuple tuple, TupleDesc desc, List *commands)
+ddl_check_converts_same(ParseState *pstate, Relation rel, AlterTableCmd *command)
+{
+	Node	   *expression = ot_ddl_converted(pstate, rel, command);
+
+	return expression == NULL || !ot_ddl_differs_elsewhere(expression);
+}
+
+/* Is such a column of the table one of the foreign key's, of those that it has or refers to? */
+static bool
+ddl_check_converts_key(HeapTuple tuple, TupleDesc desc, AttrNumber key, Oid relid, List *commands)
 {
 	bool		isnull;
-	ArrayType  *columns = DatumGetArrayTypeP(heap_getattr(tuple, Anum_pg_constraint_confkey, desc, &isnull));
-	Oid			relid = ((Form_pg_constraint) GETSTRUCT(tuple))->confrelid;
+	ArrayType  *columns = DatumGetArrayTypeP(heap_getattr(tuple, key, desc, &isnull));
 	int			count = ARR_DIMS(columns)[0];
 
 	for (int i = 0; i < count; i++)
@@ -547,13 +581,15 @@ ddl_check_converts_key(HeapTuple tuple, TupleDesc desc, List *commands)
 }
 
 /*
- * Does a foreign key of a table outside the list refer to one in it, by a column that
- * gets another type?  Then it is made anew, and its rows are checked.
+ * Does a foreign key refer to a table in the list by a column that gets another type,
+ * or has it one, with `own`?  Then it is made anew, and its rows are checked.  Without,
+ * those of other tables only.
  */
-static bool
-ddl_check_converts_referred_to(List *relids, List *commands)
+bool
+ot_ddl_converts_foreign_key(List *relids, List *commands, bool own)
 {
 	Relation	catalog = table_open(ConstraintRelationId, AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(catalog);
 	SysScanDesc scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
 	bool		found = false;
 	HeapTuple	tuple;
@@ -561,10 +597,13 @@ ddl_check_converts_referred_to(List *relids, List *commands)
 	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(tuple);
+		bool		has = list_member_oid(relids, form->conrelid);
 
-		found = form->contype == CONSTRAINT_FOREIGN && list_member_oid(relids, form->confrelid) &&
-			!list_member_oid(relids, form->conrelid) &&
-			ddl_check_converts_key(tuple, RelationGetDescr(catalog), commands);
+		if (form->contype != CONSTRAINT_FOREIGN)
+			continue;
+		found = ((own || !has) && list_member_oid(relids, form->confrelid) &&
+				 ddl_check_converts_key(tuple, desc, Anum_pg_constraint_confkey, form->confrelid, commands)) ||
+			(own && has && ddl_check_converts_key(tuple, desc, Anum_pg_constraint_conkey, form->conrelid, commands));
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
@@ -763,7 +802,7 @@ ot_ddl_fills(Node *node, const char *query, List **fills, bool *children)
 		}
 	}
 	/* a foreign key that is checked anew would not find what it refers to */
-	if (*fills != NIL && ddl_check_converts_referred_to(*fills, stmt->cmds))
+	if (*fills != NIL && ot_ddl_converts_foreign_key(*fills, stmt->cmds, false))
 		ot_ddl_refuse("ALTER COLUMN TYPE with rows that travel, of a column that foreign keys of others refer to",
 					  "Drop these foreign keys before, and add them again after it.");
 	relation_close(rel, NoLock);

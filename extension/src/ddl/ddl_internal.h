@@ -116,6 +116,9 @@ extern void ot_ddl_check_statistics(Node *stmt);
 /* ddl_check.c */
 extern bool ot_ddl_keeps_column(List *commands, Oid relid, const char *name);
 extern Node *ot_ddl_as_column(ParseState *pstate, Node *expression, TypeName *column_type);
+extern bool ot_ddl_generates_built_in(ParseState *pstate, Relation rel, List *commands, Node *raw, TypeName *column_type);
+extern Node *ot_ddl_converted(ParseState *pstate, Relation rel, AlterTableCmd *command);
+extern bool ot_ddl_converts_foreign_key(List *relids, List *commands, bool own);
 extern void ot_ddl_check_everywhere(Node *stmt);
 extern Oid	ot_ddl_fills(Node *stmt, const char *query, List **fills, bool *children);
 extern void ot_ddl_check_reindex(ReindexStmt *stmt);

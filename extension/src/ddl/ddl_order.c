@@ -16,7 +16,8 @@
  * looks for them through all of pg_constraint.
  *
  * Runs in backends and in the apply worker, under the lock that stands for the
- * schema key: nobody else changes these rows.
+ * schema key, or with a share of it and with the lock on the table that its statement
+ * takes: nobody else changes these rows.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0

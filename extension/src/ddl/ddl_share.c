@@ -41,13 +41,20 @@
 #include "access/relation.h"
 #include "access/transam.h"
 #include "catalog/namespace.h"
+#include "catalog/objectaddress.h"
 #include "catalog/partition.h"
 #include "catalog/pg_am.h"
+#include "catalog/pg_constraint.h"
 #include "catalog/pg_index.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_namespace.h"
 #include "catalog/pg_partitioned_table.h"
 #include "catalog/pg_type.h"
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/optimizer.h"
+#include "parser/parse_coerce.h"
 #include "parser/parse_expr.h"
 #include "parser/parse_type.h"
 #include "parser/parse_utilcmd.h"
@@ -179,8 +186,23 @@ ddl_share_sequence(List *options)
 }
 
 static bool
+ddl_share_has(AlterTableStmt *stmt, AlterTableType subtype)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->cmds)
+	{
+		if (lfirst_node(AlterTableCmd, lc)->subtype == subtype)
+			return true;
+	}
+	return false;
+}
+
+static bool
 ddl_share_alter_table(AlterTableStmt *stmt)
 {
+	bool		validates = ddl_share_has(stmt, AT_ValidateConstraint);
+	bool		converts = ddl_share_has(stmt, AT_AlterColumnType);
 	ListCell   *lc;
 
 	if (!ddl_share_object(stmt->objtype))
@@ -190,6 +212,12 @@ ddl_share_alter_table(AlterTableStmt *stmt)
 		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
 
 		if (command->behavior == DROP_CASCADE)
+			return false;
+		/* other commands may change what is looked at */
+		if (validates && command->subtype != AT_ValidateConstraint)
+			return false;
+		if (converts && command->subtype != AT_AlterColumnType && command->subtype != AT_ColumnDefault &&
+			command->subtype != AT_SetNotNull && command->subtype != AT_DropNotNull)
 			return false;
 		switch (command->subtype)
 		{
@@ -212,6 +240,8 @@ ddl_share_alter_table(AlterTableStmt *stmt)
 				break;
 			case AT_AddColumn:
 			case AT_AttachPartition:
+			case AT_ValidateConstraint:
+			case AT_AlterColumnType:
 			case AT_ColumnDefault:
 			case AT_DropNotNull:
 			case AT_SetNotNull:
@@ -246,9 +276,8 @@ ddl_share_alter_table(AlterTableStmt *stmt)
 				break;
 
 				/*
-				 * Among the others are those that call functions on rows (TYPE, VALIDATE
-				 * CONSTRAINT), that may change only what does not show in the digest (TYPE,
-				 * RESTART, CLUSTER ON), that copy files, and what later versions bring.
+				 * Among the others are those that may change only what does not show in the
+				 * digest (RESTART, CLUSTER ON), that copy files, and what later versions bring.
 				 */
 			default:
 				return false;
@@ -341,6 +370,20 @@ ddl_share_builds_alike(IndexStmt *stmt, const char *query)
 	return alike;
 }
 
+/* That of a generated column, or NULL. */
+static Constraint *
+ddl_share_generates(ColumnDef *column)
+{
+	ListCell   *lc;
+
+	foreach(lc, column->constraints)
+	{
+		if (lfirst_node(Constraint, lc)->contype == CONSTR_GENERATED)
+			return lfirst_node(Constraint, lc);
+	}
+	return NULL;
+}
+
 /*
  * The values of a new column for rows that are there.  If they differ by region, the
  * rows travel, and no region computes them (ddl_check.c).
@@ -360,7 +403,6 @@ ddl_share_fills_alike(ColumnDef *column, const char *query)
 		ParseState *pstate;
 		Node	   *value;
 
-		alike &= constraint->contype != CONSTR_GENERATED;
 		if (constraint->contype != CONSTR_DEFAULT || type == NULL)
 			continue;
 		pstate = make_parsestate(NULL);
@@ -373,14 +415,21 @@ ddl_share_fills_alike(ColumnDef *column, const char *query)
 	return alike;
 }
 
-/* Of a catalog's row: an expression, or none, that calls nothing but what is built in. */
-static bool
-ddl_share_stored_is_built_in(int cache, HeapTuple tuple, AttrNumber column)
+/* The expression in a catalog's row, or NULL. */
+static Node *
+ddl_share_stored(int cache, HeapTuple tuple, AttrNumber column)
 {
 	bool		isnull;
 	Datum		tree = SysCacheGetAttr(cache, tuple, column, &isnull);
 
-	return isnull || ot_ddl_is_built_in(stringToNode(TextDatumGetCString(tree)));
+	return isnull ? NULL : stringToNode(TextDatumGetCString(tree));
+}
+
+/* ... calls nothing but what is built in. */
+static bool
+ddl_share_stored_is_built_in(int cache, HeapTuple tuple, AttrNumber column)
+{
+	return ot_ddl_is_built_in(ddl_share_stored(cache, tuple, column));
 }
 
 static bool
@@ -399,7 +448,10 @@ ddl_share_key_is_built_in(Relation partitioned)
 	return answer;
 }
 
-/* Do its expressions, and its condition, call nothing but what is built in? */
+/*
+ * Do its expressions, and its condition, call nothing but what is built in?  What an
+ * exclusion constraint compares with is not looked at.
+ */
 bool
 ot_ddl_index_is_built_in(Oid index)
 {
@@ -408,7 +460,8 @@ ot_ddl_index_is_built_in(Oid index)
 
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for index %u", index);
-	answer = ddl_share_stored_is_built_in(INDEXRELID, tuple, Anum_pg_index_indexprs) &&
+	answer = !((Form_pg_index) GETSTRUCT(tuple))->indisexclusion &&
+		ddl_share_stored_is_built_in(INDEXRELID, tuple, Anum_pg_index_indexprs) &&
 		ddl_share_stored_is_built_in(INDEXRELID, tuple, Anum_pg_index_indpred);
 	ReleaseSysCache(tuple);
 	return answer;
@@ -473,35 +526,246 @@ ddl_share_creates_alike(CreateStmt *stmt)
 	return alike;
 }
 
+/* ---- VALIDATE CONSTRAINT ---- */
+
+/* A foreign key's columns are compared, without the cast that somebody may have made. */
+static bool
+ddl_share_key_is_compared_alike(HeapTuple tuple)
+{
+	Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(tuple);
+	int			count;
+	int			count_set;
+	AttrNumber	columns[INDEX_MAX_KEYS];
+	AttrNumber	referred_to[INDEX_MAX_KEYS];
+	AttrNumber	set[INDEX_MAX_KEYS];
+	Oid			operators[INDEX_MAX_KEYS];
+	Oid			others[2][INDEX_MAX_KEYS];
+
+	DeconstructFkConstraintRow(tuple, &count, columns, referred_to, operators, others[0], others[1], &count_set, set);
+	for (int i = 0; i < count; i++)
+	{
+		Oid			type = get_atttype(form->conrelid, columns[i]);
+		Oid			type_referred_to = get_atttype(form->confrelid, referred_to[i]);
+		Oid			left;
+		Oid			right;
+
+		op_input_types(operators[i], &left, &right);
+		if (operators[i] >= FirstUnpinnedObjectId || !ot_ddl_type_is_built_in(type) ||
+			!ot_ddl_type_is_built_in(type_referred_to) || !IsBinaryCoercible(type_referred_to, left) ||
+			!IsBinaryCoercible(type, right))
+			return false;
+	}
+	return true;
+}
+
+/* Each region looks whether its rows are as they should be. */
+static bool
+ddl_share_validates_alike(Oid relid, const char *name)
+{
+	HeapTuple	tuple = SearchSysCache1(CONSTROID, ObjectIdGetDatum(get_relation_constraint_oid(relid, name, true)));
+	bool		alike;
+
+	/* the statement will fail */
+	if (!HeapTupleIsValid(tuple))
+		return true;
+	alike = ddl_share_stored_is_built_in(CONSTROID, tuple, Anum_pg_constraint_conbin) &&
+		(((Form_pg_constraint) GETSTRUCT(tuple))->contype != CONSTRAINT_FOREIGN ||
+		 ddl_share_key_is_compared_alike(tuple));
+	ReleaseSysCache(tuple);
+	return alike;
+}
+
+/* ---- ALTER COLUMN TYPE, and new columns that are generated ---- */
+
+/*
+ * The schema in which names are looked up first after pg_catalog, where nobody makes
+ * anything: what is in it is hidden by nothing.  InvalidOid: another one comes before
+ * pg_catalog.
+ */
+static Oid
+ddl_share_first_schema(void)
+{
+	Oid			first = InvalidOid;
+	ListCell   *lc;
+
+	foreach(lc, fetch_search_path(true))
+	{
+		/* what is temporary is hidden in other regions */
+		if (isTempNamespace(lfirst_oid(lc)))
+			continue;
+		if (OidIsValid(first) || lfirst_oid(lc) != PG_CATALOG_NAMESPACE)
+			return OidIsValid(first) ? lfirst_oid(lc) : InvalidOid;
+		first = PG_CATALOG_NAMESPACE;
+	}
+	return first;
+}
+
+/* Is it of a type whose name may come to mean a new table's? */
+static bool
+ddl_share_walk_for_hidden(Node *node, void *first_schema)
+{
+	ObjectAddress type = {TypeRelationId, InvalidOid, 0};
+
+	if (node == NULL || IsA(node, Var))
+		return false;
+	if (!IsA(node, List))
+	{
+		Oid			element = get_element_type(exprType(node));
+
+		type.objectId = OidIsValid(element) ? element : exprType(node);
+		if (type.objectId >= FirstUnpinnedObjectId && get_object_namespace(&type) != *(Oid *) first_schema)
+			return true;
+	}
+	return expression_tree_walker(node, ddl_share_walk_for_hidden, first_schema);
+}
+
+/*
+ * Neither which table it was nor the expression is in the catalogs afterwards, and if
+ * the type is the one that the column has, nothing shows at all.  So all names have to
+ * mean the same whatever other sessions make.
+ */
+static bool
+ddl_share_converts_alike(ParseState *pstate, Relation rel, AlterTableStmt *stmt, AlterTableCmd *command)
+{
+	Oid			first_schema = ddl_share_first_schema();
+	Node	   *expression = ot_ddl_converted(pstate, rel, command);
+
+	return expression == NULL ||
+		(OidIsValid(first_schema) &&
+		 (stmt->relation->schemaname != NULL || RelationGetNamespace(rel) == first_schema) &&
+		 ot_ddl_is_built_in(expression) && !ddl_share_walk_for_hidden(expression, &first_schema));
+}
+
+/* Does the stored expression refer to such a column? */
+static bool
+ddl_share_uses(Node *expression, Bitmapset *columns)
+{
+	Bitmapset  *used = NULL;
+
+	pull_varattnos(expression, 1, &used);
+	return bms_overlap(used, columns);
+}
+
+static bool
+ddl_share_index_uses(Oid index, Bitmapset *columns)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	bool		answer;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for index %u", index);
+	answer = ddl_share_uses(ddl_share_stored(INDEXRELID, tuple, Anum_pg_index_indexprs), columns) ||
+		ddl_share_uses(ddl_share_stored(INDEXRELID, tuple, Anum_pg_index_indpred), columns);
+	ReleaseSysCache(tuple);
+	return answer;
+}
+
+/*
+ * Each region builds the indexes of the table, or of a child, anew.  A CHECK or an
+ * index that computes with a column of another type may call another function then.
+ */
+static bool
+ddl_share_rewrites_alike(Oid relid, List *commands)
+{
+	Relation	rel = relation_open(relid, NoLock);
+	TupleConstr *constraints = RelationGetDescr(rel)->constr;
+	Bitmapset  *converted = NULL;
+	bool		alike = ddl_share_indexes_are_built_in(rel) && ot_index_jobs_of(rel, false) == NIL;
+	ListCell   *lc;
+
+	foreach(lc, commands)
+	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+		AttrNumber	attnum = command->subtype == AT_AlterColumnType ? get_attnum(relid, command->name) : InvalidAttrNumber;
+
+		if (attnum <= 0)
+			continue;
+		/* an identity column's sequence is altered with it, a generated column's expression is written anew */
+		alike &= TupleDescAttr(RelationGetDescr(rel), attnum - 1)->attidentity == '\0' &&
+			TupleDescAttr(RelationGetDescr(rel), attnum - 1)->attgenerated == '\0';
+		converted = bms_add_member(converted, attnum - FirstLowInvalidHeapAttributeNumber);
+		/* the whole row */
+		converted = bms_add_member(converted, -FirstLowInvalidHeapAttributeNumber);
+	}
+	for (int i = 0; constraints != NULL && i < constraints->num_check; i++)
+		alike &= !ddl_share_uses(stringToNode(constraints->check[i].ccbin), converted);
+	foreach(lc, RelationGetIndexList(rel))
+		alike &= !ddl_share_index_uses(lfirst_oid(lc), converted);
+	relation_close(rel, NoLock);
+	return alike;
+}
+
+/* ---- ALTER TABLE ---- */
+
+static bool
+ddl_share_command_is_alike(Oid relid, AlterTableStmt *stmt, AlterTableCmd *command, const char *query)
+{
+	ColumnDef  *column = (ColumnDef *) command->def;
+	bool		adds = command->subtype == AT_AddColumn &&
+		!(command->missing_ok && OidIsValid(relid) && ot_ddl_keeps_column(stmt->cmds, relid, column->colname));
+	Constraint *generated = adds ? ddl_share_generates(column) : NULL;
+	ParseState *pstate;
+	Relation	rel;
+	bool		alike;
+
+	if (adds && !ddl_share_fills_alike(column, query))
+		return false;
+	if (!OidIsValid(relid))
+		return true;
+	if (command->subtype == AT_AttachPartition)
+		return ot_ddl_finds_order((Node *) stmt) && ddl_share_checks_alike(relid);
+	if (command->subtype == AT_ValidateConstraint)
+		return ddl_share_validates_alike(relid, command->name);
+	if (command->subtype != AT_AlterColumnType && generated == NULL)
+		return true;
+	pstate = make_parsestate(NULL);
+	pstate->p_sourcetext = query;
+	rel = relation_open(relid, NoLock);
+	alike = generated != NULL ?
+		ot_ddl_generates_built_in(pstate, rel, stmt->cmds, generated->raw_expr, column->typeName) :
+		ddl_share_converts_alike(pstate, rel, stmt, command);
+	relation_close(rel, NoLock);
+	free_parsestate(pstate);
+	return alike;
+}
+
 static bool
 ddl_share_alters_alike(AlterTableStmt *stmt, const char *query)
 {
+	LOCKMODE	mode = AlterTableGetLockLevel(stmt->cmds);
+	bool		rewrites = ddl_share_has(stmt, AT_AlterColumnType);
+	bool		locks = rewrites || ddl_share_has(stmt, AT_AttachPartition) ||
+		ddl_share_has(stmt, AT_ValidateConstraint);
+	List	   *rewritten = NIL;
 	bool		alike = true;
+	Oid			relid;
 	ListCell   *lc;
 
 	foreach(lc, stmt->cmds)
 	{
 		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
 
-		if (command->subtype == AT_AddColumn)
+		rewrites |= command->subtype == AT_AddColumn && ddl_share_generates((ColumnDef *) command->def) != NULL;
+	}
+	locks |= rewrites;
+	relid = locks ? AlterTableLookupRelation(stmt, mode) : RangeVarGetRelid(stmt->relation, NoLock, true);
+	foreach(lc, stmt->cmds)
+		alike = alike && ddl_share_command_is_alike(relid, stmt, lfirst_node(AlterTableCmd, lc), query);
+	if (alike && rewrites && OidIsValid(relid))
+	{
+		rewritten = find_all_inheritors(relid, mode, NULL);
+		foreach(lc, rewritten)
+			alike &= ddl_share_rewrites_alike(lfirst_oid(lc), stmt->cmds);
+		alike = alike && !ot_ddl_converts_foreign_key(rewritten, stmt->cmds, true);
+	}
+	if (!alike && locks && OidIsValid(relid))
+	{
+		foreach(lc, rewritten)
 		{
-			ColumnDef  *column = castNode(ColumnDef, command->def);
-			Oid			relid = command->missing_ok ? RangeVarGetRelid(stmt->relation, NoLock, true) : InvalidOid;
-
-			alike &= (OidIsValid(relid) && ot_ddl_keeps_column(stmt->cmds, relid, column->colname)) ||
-				ddl_share_fills_alike(column, query);
+			if (lfirst_oid(lc) != relid)
+				UnlockRelationOid(lfirst_oid(lc), mode);
 		}
-		else if (command->subtype == AT_AttachPartition)
-		{
-			LOCKMODE	mode = AlterTableGetLockLevel(stmt->cmds);
-			Oid			relid = AlterTableLookupRelation(stmt, mode);
-
-			if (OidIsValid(relid) && !(ot_ddl_finds_order((Node *) stmt) && ddl_share_checks_alike(relid)))
-			{
-				UnlockRelationOid(relid, mode);
-				alike = false;
-			}
-		}
+		UnlockRelationOid(relid, mode);
 	}
 	return alike;
 }
