@@ -25,7 +25,8 @@
  * place of the first, once it is built in all (ddl/ddl_reindex.c).  One of the
  * regions proposes it.  It does not matter which one does that, or whether it has
  * heard of all others: what makes it safe is in the entry.  Others are waited for so
- * that they need not build the index in their turn, or do without it.
+ * that they need not build the index in their turn, or do without it.  The index of a
+ * TOAST table gets none: each region's job puts it to use by itself.
  *
  * Partitions of DETACH CONCURRENTLY are jobs of another worker (detach_users.c),
  * which need not wait while an index is built.
@@ -240,11 +241,16 @@ jobs_build(void *what)
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
+/* The name of a TOAST table is none elsewhere. */
+#define TABLE_OF_TOAST \
+	"(SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace " \
+	"WHERE c.reltoastrelid = t.oid)"
+
 /* What this region should have told the others; its columns are those of onetrip.job_report. */
 #define REPORT \
 	"SELECT current_setting('onetrip.node_id')::integer AS node_id, " \
 	"format('%I.%I', n.nspname, c.relname) AS index, current_setting('onetrip.region') AS region, " \
-	"format('%I.%I', tn.nspname, t.relname) AS \"table\", j.statement, " \
+	"CASE WHEN t.relkind <> 't' THEN format('%I.%I', tn.nspname, t.relname) ELSE " TABLE_OF_TOAST " END AS \"table\", j.statement, " \
 	"CASE WHEN i.indisvalid AND NOT " IS_COPY " THEN 'done' WHEN " BUILT " THEN 'built' " \
 	"WHEN j.error IS NOT NULL THEN 'failed' ELSE 'building' END AS state, " \
 	"j.attempts, CASE WHEN NOT i.indisvalid OR " IS_COPY " THEN j.error END AS error, j.since " \

@@ -89,6 +89,8 @@
 
 /* How often a job looks whether those whom it waits for are there. */
 #define WAIT_MS 50
+/* The pause after it has held others up for a moment, to lock a table alone. */
+#define PAUSE_MS 500
 
 /* Columns of onetrip.job_here. */
 #define JOB_ERROR 5
@@ -289,6 +291,14 @@ ddl_index_empty(Oid index)
 	CommandCounterIncrement();
 }
 
+static bool
+ddl_index_waits_for_lock(VirtualTransactionId transaction)
+{
+	PGPROC	   *proc = OT_PROC_OF_TRANSACTION(transaction);
+
+	return proc != NULL && proc->waitLock != NULL && !VirtualXactLock(transaction, false);
+}
+
 /*
  * The job worker does not wait for a transaction that waits for a lock itself,
  * perhaps for the job's: a session of a client would be the victim of the
@@ -297,9 +307,7 @@ ddl_index_empty(Oid index)
 static void
 ddl_index_check_no_deadlock(VirtualTransactionId transaction)
 {
-	PGPROC	   *proc = OT_PROC_OF_TRANSACTION(transaction);
-
-	if (proc != NULL && proc->waitLock != NULL && !VirtualXactLock(transaction, false))
+	if (ddl_index_waits_for_lock(transaction))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("a transaction in region \"%s\" that the job has to wait for waits for a lock", ot_region),
@@ -370,6 +378,41 @@ ddl_index_wait_for_snapshots(TransactionId xmin)
 	pfree(old);
 }
 
+/* Does one of those who have the table locked wait for a lock, perhaps for the job's? */
+static bool
+ddl_index_others_wait(LOCKTAG tag)
+{
+	int			count;
+	VirtualTransactionId *others = GetLockConflicts(&tag, AccessExclusiveLock, &count);
+	bool		any = false;
+
+	for (int i = 0; i < count && !any; i++)
+		any = ddl_index_waits_for_lock(others[i]);
+	pfree(others);
+	return any;
+}
+
+/*
+ * Puts what has just been built into the place of the index of a TOAST table, in this
+ * region only, as soon as nobody else has that table locked.  The caller must have had
+ * its lock since the building began: TRUNCATE empties the table, and leaves an index of
+ * it that is not valid as it is.
+ */
+static void
+ddl_index_finish_toast(Oid toast, Oid copy, LOCKTAG tag)
+{
+	while (ddl_index_others_wait(tag) || !ot_index_try_lock(toast, AccessExclusiveLock))
+	{
+		CommitTransactionCommand();
+		ot_index_pause(PAUSE_MS);
+		StartTransactionCommand();
+	}
+	ddl_index_note_built(copy, true);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	ot_reindex_finish(toast, ot_reindex_original(copy), copy);
+	PopActiveSnapshot();
+}
+
 /* PostgreSQL runs the functions of an index as the owner of its table, who is the session user here, too. */
 static void
 ddl_index_enter_owner(OtUserContext *saved, Oid table)
@@ -383,7 +426,8 @@ ddl_index_enter_owner(OtUserContext *saved, Oid table)
 /*
  * Builds the index of a job, in transactions as PostgreSQL's CREATE INDEX
  * CONCURRENTLY does; the functions that do the work are PostgreSQL's.  One that
- * gets a second entry is not made valid.  Called in a transaction that has no
+ * gets a second entry is not made valid; one of a TOAST table gets none, and is put to
+ * use.  Called in a transaction that has no
  * snapshot and holds no lock; returns in another one.  The caller holds a lock for
  * its session on the table, which keeps out other DDL and maintenance.
  *
@@ -466,7 +510,9 @@ ot_index_build(Oid table, Oid index)
 	CommitTransactionCommand();
 	StartTransactionCommand();
 	ddl_index_wait_for_snapshots(xmin);
-	if (waits)
+	if (ot_reindex_is_of_toast(index))
+		ddl_index_finish_toast(table, index, tag);
+	else if (waits)
 		ddl_index_note_built(index, true);
 	else
 		ddl_index_set_valid(index, true);

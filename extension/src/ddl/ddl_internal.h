@@ -159,6 +159,7 @@ extern bool ot_reindex_is_concurrent(ReindexStmt *stmt);
 extern bool ot_reindex_run(ReindexStmt *stmt, ProcessUtilityContext context);
 extern void ot_reindex_define(ReindexStmt *stmt);
 extern Oid	ot_reindex_original(Oid index);
+extern bool ot_reindex_is_of_toast(Oid index);
 extern void ot_reindex_finish(Oid table, Oid original, Oid copy);
 extern List *ot_reindex_tables_of(RangeVar *name);
 extern void ot_reindex_drop_copies(RangeVar *name);

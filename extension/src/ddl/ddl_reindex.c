@@ -16,9 +16,14 @@
  * Both entries have the same effect on the catalogs of every region, so DDL in
  * between comes out alike.
  *
+ * The index of a TOAST table, whose names and OIDs are each region's own, gets a copy
+ * by an entry that names its table, and each region puts its copy to use by itself, as
+ * soon as it is built (ot_index_build()): no other entry can meet it, and nothing that
+ * travels depends on it.  The session waits for that of its own region.
+ *
  * Stays local, as maintenance without CONCURRENTLY: what is temporary or
- * PostgreSQL's own, and TOAST tables.  An index that is not valid is passed over, or
- * refused if it is named.
+ * PostgreSQL's own, and a TOAST table or its index that is named itself.  An index that
+ * is not valid is passed over, or refused if it is named.
  *
  * Runs in backends, in the apply worker and in the job worker.
  *
@@ -35,6 +40,7 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
+#include "access/toast_internals.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
@@ -84,6 +90,7 @@ typedef struct Awaited
 	Oid			index;
 	Oid			copy;
 	Oid			file;			/* of the index, before */
+	bool		of_toast;
 } Awaited;
 
 bool
@@ -167,6 +174,12 @@ ot_reindex_original(Oid index)
 	return ddl_reindex_other_end(index, true);
 }
 
+bool
+ot_reindex_is_of_toast(Oid index)
+{
+	return get_rel_namespace(index) == PG_TOAST_NAMESPACE;
+}
+
 static Oid
 ddl_reindex_copy_of(Oid index)
 {
@@ -243,15 +256,46 @@ ddl_reindex_make_copy(Oid table, Oid index)
 	return copy;
 }
 
+/*
+ * The index of the table's TOAST table, if it has one.  The TOAST table stays locked:
+ * PostgreSQL's own REINDEX CONCURRENTLY of it waits for whoever may have found the
+ * index that it replaces.
+ */
+static Oid
+ddl_reindex_toast_index(Relation table)
+{
+	Oid			toast = table->rd_rel->reltoastrelid;
+
+	return OidIsValid(toast) ? toast_get_valid_index(toast, AccessShareLock) : InvalidOid;
+}
+
+/* The first entry about a TOAST table.  What an earlier one has asked for may not be done here yet. */
+static void
+ddl_reindex_define_toast(Oid table)
+{
+	Relation	rel = relation_open(table, AccessShareLock);
+	Oid			index = ddl_reindex_toast_index(rel);
+
+	if (OidIsValid(index) && !OidIsValid(ddl_reindex_copy_of(index)))
+		(void) ddl_reindex_make_copy(rel->rd_rel->reltoastrelid, index);
+	relation_close(rel, NoLock);
+}
+
 /* The first entry, in another region. */
 void
 ot_reindex_define(ReindexStmt *stmt)
 {
-	Oid			index = ot_index_named(stmt);
-	Oid			table = IndexGetRelation(index, false);
+	Oid			relid = ot_index_named(stmt);
+	Oid			table;
 
+	if (stmt->kind == REINDEX_OBJECT_TABLE)
+	{
+		ddl_reindex_define_toast(relid);
+		return;
+	}
+	table = IndexGetRelation(relid, false);
 	LockRelationOid(table, AccessShareLock);
-	(void) ddl_reindex_make_copy(table, index);
+	(void) ddl_reindex_make_copy(table, relid);
 }
 
 /* ---- the second entry ---- */
@@ -320,7 +364,7 @@ ddl_reindex_drop(Oid copy)
 {
 	ObjectAddress address;
 
-	if (!ot_is_apply_worker)
+	if (!ot_is_apply_worker && !ot_reindex_is_of_toast(copy))
 		ot_object_take_key(RelationRelationId, copy);
 	ObjectAddressSet(address, RelationRelationId, copy);
 	performDeletion(&address, DROP_RESTRICT, PERFORM_DELETION_INTERNAL);
@@ -483,7 +527,7 @@ ddl_reindex_tables_of(Oid schema)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 
-		if (form->relhasindex && ddl_reindex_is_everywhere(form->oid))
+		if ((form->relhasindex || OidIsValid(form->reltoastrelid)) && ddl_reindex_is_everywhere(form->oid))
 			tables = lappend_oid(tables, form->oid);
 	}
 	systable_endscan(scan);
@@ -577,13 +621,14 @@ ddl_reindex_is_possible(Oid index, int elevel)
 	return false;
 }
 
-/* The indexes to build anew: this one, or those of the table. */
+/* The indexes to build anew: this one, or those of the table and of its TOAST table. */
 static List *
 ddl_reindex_indexes_of(Oid relid, int elevel)
 {
 	List	   *found = NIL;
 	List	   *all;
 	Relation	rel;
+	Oid			toast_index;
 	ListCell   *lc;
 
 	if (get_rel_relkind(relid) == RELKIND_INDEX)
@@ -592,6 +637,9 @@ ddl_reindex_indexes_of(Oid relid, int elevel)
 	if (rel == NULL)
 		return NIL;
 	all = RelationGetIndexList(rel);
+	toast_index = ddl_reindex_toast_index(rel);
+	if (OidIsValid(toast_index))
+		all = lappend_oid(all, toast_index);
 	relation_close(rel, NoLock);
 	foreach(lc, all)
 	{
@@ -647,7 +695,8 @@ ddl_reindex_say_failed(const Awaited *awaited, bool *said)
 	Datum		args[2];
 	char	   *name = get_rel_name(awaited->copy);
 
-	if (name == NULL)
+	/* that of a TOAST table has the name of another one elsewhere */
+	if (name == NULL || awaited->of_toast)
 		return;
 	args[0] = CStringGetTextDatum(get_namespace_name(get_rel_namespace(awaited->copy)));
 	args[1] = CStringGetTextDatum(name);
@@ -692,9 +741,14 @@ ddl_reindex_await(const Awaited *awaited)
 		StartTransactionCommand();
 	}
 	if (ddl_reindex_file_of(awaited->index) == InvalidOid)
+	{
+		/* the table was rewritten, or is gone itself */
+		if (awaited->of_toast)
+			return;
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("the index was dropped before it was built anew")));
+	}
 	if (ddl_reindex_file_of(awaited->index) == awaited->file)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -736,15 +790,17 @@ ddl_reindex_relation_concurrently(Oid relid, MemoryContext context)
 
 		awaited->index = index;
 		awaited->file = ddl_reindex_file_of(index);
+		awaited->of_toast = ot_reindex_is_of_toast(index);
 		awaited->copy = ddl_reindex_copy_of(index);
 		if (!OidIsValid(awaited->copy))
 		{
-			char	   *text = psprintf("REINDEX INDEX CONCURRENTLY %s",
-										quote_qualified_identifier(get_namespace_name(get_rel_namespace(index)),
-																   get_rel_name(index)));
+			Oid			named = awaited->of_toast ? table : index;
+			char	   *text = psprintf("REINDEX %s CONCURRENTLY %s", awaited->of_toast ? "TABLE" : "INDEX",
+										quote_qualified_identifier(get_namespace_name(get_rel_namespace(named)),
+																   get_rel_name(named)));
 
 			ot_write_set_statement(text, false);
-			awaited->copy = ddl_reindex_make_copy(table, index);
+			awaited->copy = ddl_reindex_make_copy(IndexGetRelation(index, false), index);
 		}
 		old = MemoryContextSwitchTo(context);
 		all = lappend(all, awaited);

@@ -327,6 +327,37 @@ REINDEX TABLE CONCURRENTLY r;
 DROP INDEX r_fails;
 SELECT to_regclass('r_fails_reindex');
 DROP TABLE before, refers, r;
+-- The index of a TOAST table, too, whose table may have no other one.
+CREATE TABLE wide (id int PRIMARY KEY, v text);
+ALTER TABLE wide ALTER v SET STORAGE EXTERNAL;
+CREATE SCHEMA s;
+CREATE TABLE s.only_wide (v text);
+CREATE TABLE s.narrow (v int);
+CREATE MATERIALIZED VIEW s.seen AS SELECT 'seen'::text;
+INSERT INTO wide SELECT g, repeat(g::text, 3000) FROM generate_series(1, 10) g;
+INSERT INTO s.only_wide SELECT v FROM wide;
+CREATE VIEW toast_indexes AS SELECT t.oid::regclass AS of, i.indexrelid, c.relfilenode, i.indisvalid FROM pg_class t
+    JOIN pg_index i ON i.indrelid = t.reltoastrelid JOIN pg_class c ON c.oid = i.indexrelid;
+CREATE TABLE before USING heap AS SELECT indexrelid, relfilenode FROM toast_indexes;
+\set toast 'SELECT a.of, a.indexrelid = b.indexrelid AS same_oid, a.relfilenode <> b.relfilenode AS new_file, a.indisvalid FROM toast_indexes a LEFT JOIN before b USING (indexrelid) WHERE of IN (''wide''::regclass, ''s.only_wide''::regclass, ''s.seen''::regclass) ORDER BY 1'
+BEGIN;
+REINDEX TABLE CONCURRENTLY s.only_wide;
+ROLLBACK;
+REINDEX INDEX CONCURRENTLY wide_pkey;
+REINDEX TABLE CONCURRENTLY s.narrow;
+:toast;
+REINDEX TABLE CONCURRENTLY wide;
+:toast;
+REINDEX SCHEMA CONCURRENTLY s;
+:toast;
+SET enable_seqscan = off;
+INSERT INTO wide VALUES (11, repeat('11', 3000));
+SELECT count(*) FROM wide WHERE v = repeat(id::text, 3000);
+RESET enable_seqscan;
+SELECT onetrip.rows_not_in_index(indexrelid::regclass) FROM toast_indexes WHERE of = 'wide'::regclass;
+SELECT count(*) FROM onetrip.job_here j WHERE j.statement ^@ 'REINDEX' AND EXISTS (SELECT FROM pg_index WHERE indexrelid = j.index);
+DROP SCHEMA s CASCADE;
+DROP TABLE wide, before CASCADE;
 -- Names that begin alike, quotes, DEFERRABLE, and an index that is named as if REINDEX had left it.
 CREATE TABLE "odd ""names" (id int, v int, UNIQUE (v) DEFERRABLE INITIALLY DEFERRED);
 CREATE INDEX a_name_that_is_nearly_as_long_as_names_can_be_in_postgresql__1 ON "odd ""names" (id);

@@ -118,6 +118,7 @@ impl Region {
             all,
         };
         region.find_toast();
+        region.leave_out_toast_copies();
         region.leave_out("pg_database", "datname", |name| name != database);
         region.leave_out("pg_namespace", "nspname", |name| {
             name.starts_with("pg_temp_") || name.starts_with("pg_toast_temp_")
@@ -149,6 +150,20 @@ impl Region {
             .collect();
         owners.extend(indexes);
         self.toast = owners;
+    }
+
+    /// What a job builds in the place of a TOAST table's index is in its region's catalogs for as long as that takes there.
+    fn leave_out_toast_copies(&mut self) {
+        let (Some(at), Some(name)) = (self.all.by_name.get("pg_class").copied(), self.column("pg_class", "relname"))
+        else {
+            return;
+        };
+        let own = self.all.catalogs[at].own_oid();
+        let copies = self.all.rows[at].iter().filter(|row| {
+            self.toast.contains_key(&number(row, own))
+                && row[name].as_deref().is_some_and(|name| name.contains("_index_reindex"))
+        });
+        self.left_out.extend(copies.map(|row| (at, number(row, own))));
     }
 
     fn leave_out(&mut self, catalog: &str, column: &str, which: impl Fn(&str) -> bool) {

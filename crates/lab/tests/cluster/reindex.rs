@@ -26,7 +26,7 @@ async fn indexes_are_built_anew_in_every_region() {
     lab.everywhere().await;
     subjects!(lab, 1;
         in_every_region, named_as_if_left_over, with_writers, statements_in_between, dropped, vacuum_full_in_between, values_that_name_it, without_usage,
-        partitions, polite, killed_while_it_is_built, away, first_one_is_down
+        partitions, toast, polite, killed_while_it_is_built, away, first_one_is_down
     );
 }
 
@@ -337,6 +337,80 @@ async fn without_usage(lab: &Lab) {
     a.must("create unique index concurrently t_v on closed.t (v)").await;
     lab.shows("select bool_and(indisvalid) from pg_index where indrelid = 'closed.t'::regclass", "t").await;
     a.must("drop schema closed cascade; drop role owns_little").await;
+    lab.everywhere().await;
+}
+
+/// Of the table's TOAST index in each region: its file, its OID, and how many chunks it does not find.
+const TOAST: &str = "select format('%s %s %s', c.relfilenode, c.oid, onetrip.rows_not_in_index(c.oid::regclass))
+     from pg_class t join pg_index i on i.indrelid = t.reltoastrelid and i.indisvalid join pg_class c on c.oid = i.indexrelid
+     where t.oid = ";
+
+async fn toast_indexes(lab: &Lab, table: &str) -> Vec<Vec<i64>> {
+    let mut indexes = Vec::new();
+    for session in lab.sessions().await {
+        let index = text(&session, &format!("{TOAST} '{table}'::regclass")).await.unwrap();
+        indexes.push(index.split(' ').map(|n| n.parse().unwrap()).collect());
+    }
+    indexes
+}
+
+/// Every region has done its job: it has a new file, under the same OID, with all chunks.
+async fn toast_built_anew(lab: &Lab, table: &str, before: &[Vec<i64>]) {
+    lab.everywhere().await;
+    forgotten(lab).await;
+    for (region, (index, old)) in toast_indexes(lab, table).await.iter().zip(before).enumerate() {
+        assert_ne!(index[0], old[0], "region {region} has the old file of the TOAST index of {table}");
+        assert_eq!(index[1..], [old[1], 0], "region {region} has another TOAST index of {table}");
+    }
+    equal(lab).await;
+}
+
+/// The index of a TOAST table is each region's own: every region builds it anew, and puts it to use by itself.
+async fn toast(lab: &Lab) {
+    let [a, b, c] = lab.sessions().await;
+    let fill =
+        |times: i32| format!("insert into wide select g, repeat(g::text, {times}) from generate_series(1, 20) g");
+    a.must("create table wide (id int, v text); alter table wide alter v set storage external").await;
+    a.must(&fill(3000)).await;
+    lab.everywhere().await;
+    for statement in ["reindex table concurrently wide", "reindex (concurrently) schema public"] {
+        let before = toast_indexes(lab, "wide").await;
+        b.must(statement).await;
+        toast_built_anew(lab, "wide", &before).await;
+    }
+
+    // One region is held up: the others do not wait for it, and it comes to the same.
+    let before = toast_indexes(lab, "wide").await;
+    c.must("begin; insert into wide values (100, repeat('x', 9000))").await;
+    bounded("it waits for its own region only", b.must("reindex table concurrently wide")).await;
+    equal(lab).await;
+    let told = "select count(*) from onetrip.jobs where \"table\" = 'public.wide' and state = 'building'";
+    until("the others know", SOON, || async { Ok(number(&a, told).await? == 1) }).await.unwrap();
+    c.must("commit").await;
+    toast_built_anew(lab, "wide", &before).await;
+
+    // It is built, but not in use yet, when the table is emptied or rewritten.
+    for statement in ["truncate wide", "alter table wide alter id type bigint"] {
+        c.must("begin isolation level repeatable read; select count(*) from item").await;
+        b.must("reindex table concurrently wide").await;
+        lab.everywhere().await;
+        let (session, ready) = (
+            lab.session(2).await,
+            "select count(*) from pg_index where indisready
+                and indrelid = (select reltoastrelid from pg_class where oid = 'wide'::regclass)",
+        );
+        until("it is built there", SOON, || async { Ok(number(&session, ready).await? == 2) }).await.unwrap();
+        a.must(statement).await;
+        a.must(&format!("delete from wide; {}", fill(4000))).await;
+        lab.everywhere().await;
+        c.must("commit").await;
+        forgotten(lab).await;
+        let missing: Vec<_> = toast_indexes(lab, "wide").await.iter().map(|index| index[2]).collect();
+        assert_eq!(missing, [0, 0, 0], "chunks that are not found after {statement}");
+        lab.shows("select count(*) from wide where v = repeat(id::text, 4000)", "20").await;
+        equal(lab).await;
+    }
+    a.must("drop table wide").await;
     lab.everywhere().await;
 }
 
