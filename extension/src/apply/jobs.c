@@ -84,6 +84,7 @@ typedef struct Job
 	bool		second;			/* gets a second entry */
 	bool		copy;			/* of REINDEX CONCURRENTLY */
 	bool		built;			/* and waits for it */
+	int			attempts;		/* that failed, since somebody has asked for it */
 	char	   *statement;
 	char	   *search_path;
 } Job;
@@ -134,7 +135,7 @@ jobs_read(MemoryContext context)
 	List	   *jobs = NIL;
 
 	ot_sql_worker_begin();
-	ot_sql_worker_execute("SELECT j.index, i.indrelid, j.search_path, i.indisunique, " BUILT ", j.statement, " IS_COPY " "
+	ot_sql_worker_execute("SELECT j.index, i.indrelid, j.search_path, i.indisunique, " BUILT ", j.statement, " IS_COPY ", j.attempts "
 				 "FROM onetrip.job_here j LEFT JOIN pg_index i ON i.indexrelid = j.index AND i.indislive "
 				 "WHERE NOT " OT_IS_DETACH("j") " AND (i.indexrelid IS NULL OR NOT i.indisvalid OR " IS_COPY ") "
 				 "ORDER BY j.since, j.index", SPI_OK_SELECT);
@@ -155,6 +156,7 @@ jobs_read(MemoryContext context)
 		job->built = !gone && DatumGetBool(SPI_getbinval(row, desc, 5, &isnull));
 		job->statement = TextDatumGetCString(SPI_getbinval(row, desc, 6, &isnull));
 		job->copy = DatumGetBool(SPI_getbinval(row, desc, 7, &isnull));
+		job->attempts = DatumGetInt32(SPI_getbinval(row, desc, 8, &isnull));
 		job->second = !gone && (job->copy || DatumGetBool(SPI_getbinval(row, desc, 4, &isnull)));
 		jobs = lappend(jobs, job);
 		MemoryContextSwitchTo(old);
@@ -434,6 +436,9 @@ jobs_look(MemoryContext context)
 			jobs_forget(job);
 			continue;
 		}
+		/* a session has asked for the next one (ot_index_try_again()) */
+		if (entry != NULL && job->attempts < entry->attempts)
+			entry->attempts = entry->next = 0;
 		if (entry != NULL && entry->next > ot_now())
 			continue;
 		if (job->built && ot_read_only)

@@ -320,6 +320,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	Node	   *node = call.node;
 	OtStatementKind kind = OT_STATEMENT_LOCAL;
 	bool		is_temporary = false;
+	bool		may_travel;
 
 	ddl_check_function_of_index(node);
 	if (ot_is_apply_worker)
@@ -351,12 +352,15 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	}
 
 	ot_ddl_check_everywhere(node);
+	may_travel = (context != PROCESS_UTILITY_SUBCOMMAND || ot_ddl_now.imports) && ot_capturing();
 	if (IsA(node, ReindexStmt))
-		ot_index_check_reindex((ReindexStmt *) node);
-	if ((context != PROCESS_UTILITY_SUBCOMMAND || ot_ddl_now.imports) && ot_capturing())
 	{
-		if (IsA(node, ReindexStmt) && ot_reindex_run((ReindexStmt *) node, context))
+		if (may_travel && ot_reindex_run((ReindexStmt *) node, context))
 			return;
+		ot_index_check_reindex((ReindexStmt *) node);
+	}
+	if (may_travel)
+	{
 		if (ot_detach_run(&call, ddl_run_second))
 			return;
 		ot_detach_before_finalize(node);

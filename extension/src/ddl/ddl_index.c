@@ -245,6 +245,30 @@ ot_index_note_job(Oid index, const char *statement)
 	SetUserIdAndSecContext(user, sec_context);
 }
 
+/* Has the job of an index that is not valid begin anew at once, when this transaction has committed. */
+void
+ot_index_try_again(Oid index)
+{
+	Oid			types[] = {OIDOID};
+	Datum		args[] = {ObjectIdGetDatum(index)};
+	Oid			user;
+	int			sec_context;
+
+	GetUserIdAndSecContext(&user, &sec_context);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	(void) SPI_connect();
+	/* one that is built stays so */
+	if (SPI_execute_with_args("UPDATE onetrip.job_here SET attempts = 0, error = NULL, "
+							  "sqlstate = CASE WHEN sqlstate OPERATOR(pg_catalog.=) '" OT_JOB_DONE "' THEN sqlstate END "
+							  "WHERE index OPERATOR(pg_catalog.=) $1",
+							  1, types, args, NULL, false, 0) != SPI_OK_UPDATE)
+		elog(ERROR, "cannot write onetrip.job_here");
+	SPI_finish();
+	PopActiveSnapshot();
+	SetUserIdAndSecContext(user, sec_context);
+}
+
 /*
  * Carries out what CREATE INDEX CONCURRENTLY does in log order.  Returns the
  * index, or InvalidOid if there is one already (IF NOT EXISTS).
@@ -627,6 +651,16 @@ ot_index_apply_second(ReindexStmt *stmt)
 		ddl_index_finish(IndexGetRelation(index, false), index);
 }
 
+/* Is it an index that a job of CREATE INDEX CONCURRENTLY has still to make valid? */
+bool
+ot_index_is_unfinished(Oid index)
+{
+	FormData_pg_index state;
+
+	return ot_index_read_state(index, &state) && !state.indisvalid && ddl_index_read_job(index, NULL, NULL) &&
+		!OidIsValid(ot_reindex_original(index));
+}
+
 /* Is it an index of a job that gets a second entry, and is not valid yet? */
 static bool
 ddl_index_waits_for_entry(Oid index)
@@ -657,8 +691,8 @@ ddl_index_refuse_to_build(Oid index)
 }
 
 /*
- * Called before a REINDEX of an index runs.  It would make the index valid in
- * this region alone.
+ * Called before a REINDEX of an index runs that is no job.  It would make the index
+ * valid in this region alone.
  */
 void
 ot_index_check_reindex(ReindexStmt *stmt)
@@ -736,7 +770,7 @@ ot_index_raise_failure(Oid index)
 }
 
 /*
- * Commits what CREATE INDEX CONCURRENTLY has recorded, and waits until the job
+ * Commits what CREATE INDEX CONCURRENTLY has recorded, or ot_index_try_again() noted, and waits until the job
  * worker has built the index in this region.  Holds no lock and no snapshot
  * meanwhile, so it is in nobody's way.
  */

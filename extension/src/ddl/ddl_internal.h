@@ -142,6 +142,8 @@ extern void ot_index_wait_politely(Node *stmt, ProcessUtilityContext context);
 
 /* ddl_index.c; more of it is in ddl.h */
 extern Oid	ot_index_define(IndexStmt *stmt, const char *query);
+extern void ot_index_try_again(Oid index);
+extern bool ot_index_is_unfinished(Oid index);
 extern void ot_index_await(Oid index);
 extern void ot_index_jobs_finish(Node *stmt);
 extern void ot_index_check_unique(IndexStmt *stmt);

@@ -23,7 +23,8 @@
  *
  * Stays local, as maintenance without CONCURRENTLY: what is temporary or
  * PostgreSQL's own, and a TOAST table or its index that is named itself.  An index that
- * is not valid is passed over, or refused if it is named.
+ * is not valid is passed over; if it is named, its job tries again at once, and the
+ * session waits for that, or it is refused if it has none.
  *
  * Runs in backends, in the apply worker and in the job worker.
  *
@@ -662,7 +663,7 @@ ddl_reindex_are_jobs(List *relids)
 
 		if (!OidIsValid(table) || !ddl_reindex_is_everywhere(table))
 			return false;
-		any = any || ddl_reindex_indexes_of(lfirst_oid(lc), 0) != NIL;
+		any = any || ot_index_is_unfinished(lfirst_oid(lc)) || ddl_reindex_indexes_of(lfirst_oid(lc), 0) != NIL;
 	}
 	return any;
 }
@@ -681,9 +682,10 @@ ddl_reindex_check_valid(List *indexes)
 		FormData_pg_index state;
 
 		if (ddl_reindex_is_everywhere(ddl_reindex_table_of(lfirst_oid(lc))) &&
-			ot_index_read_state(lfirst_oid(lc), &state) && !state.indisvalid)
+			ot_index_read_state(lfirst_oid(lc), &state) && !state.indisvalid &&
+			!OidIsValid(ot_reindex_original(lfirst_oid(lc))))
 			ot_ddl_refuse("REINDEX CONCURRENTLY of an index that is not valid",
-						  "If it is a job's, it is built in time (onetrip.jobs shows how far it is). Else use REINDEX without CONCURRENTLY, or DROP INDEX.");
+						  "Use REINDEX without CONCURRENTLY, or DROP INDEX.");
 	}
 }
 
@@ -852,7 +854,15 @@ ot_reindex_run(ReindexStmt *stmt, ProcessUtilityContext context)
 	CommitTransactionCommand();
 	StartTransactionCommand();
 	foreach(lc, kept)
-		ddl_reindex_relation_concurrently(lfirst_oid(lc), lasting);
+	{
+		if (ot_index_is_unfinished(lfirst_oid(lc)))
+		{
+			ot_index_try_again(lfirst_oid(lc));
+			ot_index_await(lfirst_oid(lc));
+		}
+		else
+			ddl_reindex_relation_concurrently(lfirst_oid(lc), lasting);
+	}
 	MemoryContextDelete(lasting);
 	return true;
 }

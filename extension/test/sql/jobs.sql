@@ -147,10 +147,15 @@ SELECT error FROM onetrip.jobs WHERE state = 'failed';
 RESET ROLE;
 ALTER TABLE t DISABLE ROW LEVEL SECURITY;
 REVOKE SELECT ON t FROM other_owner;
--- PostgreSQL would build it as another index, in this region only.
+-- PostgreSQL would build it as another index, in this region only.  Here its job tries again at once.
 REINDEX INDEX CONCURRENTLY t_fails;
 \echo :LAST_ERROR_SQLSTATE
 SELECT relname FROM pg_class WHERE relname ^@ 't_fails' ORDER BY 1;
+SET statement_timeout = '20s';
+CREATE OR REPLACE FUNCTION fails(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN 1; END $$;
+REINDEX INDEX CONCURRENTLY t_fails;
+RESET statement_timeout;
+SELECT indisvalid FROM pg_index WHERE indexrelid = 't_fails'::regclass;
 DROP INDEX CONCURRENTLY t_fails;
 DROP INDEX CONCURRENTLY t_v;
 DROP INDEX CONCURRENTLY t_lower_idx;
