@@ -363,6 +363,18 @@ prepared_check_own(const Rest *rest)
 				 errhint("Do that in a transaction of its own, with COMMIT.")));
 }
 
+/* What is prepared is kept, and ended, in all regions. */
+static void
+prepared_check_writable(const char *statement)
+{
+	if (ot_read_only)
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("cannot run %s: this server of region \"%s\" is a read replica", statement, ot_region),
+				 errdetail("Every region would keep the transaction."),
+				 errhint("Connect to a region with a voter; onetrip status names them.")));
+}
+
 /*
  * One role must not take all places of the cluster.  Counted is what this region
  * shows, so sessions that prepare at the same time may go beyond it by one each.
@@ -477,6 +489,7 @@ prepared_try(const char *gid)
 			prepared_raise_in_use(gid);
 		return false;
 	}
+	prepared_check_writable("PREPARE TRANSACTION");
 	ot_write_set_advance();		/* there may be nothing in it */
 
 	if (strlen(gid) >= GID_BYTES_MAX)
@@ -565,6 +578,7 @@ prepared_end(const char *gid, bool commit)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to finish prepared transaction"),
 				 errhint("Must be superuser or the user that prepared the transaction.")));
+	prepared_check_writable(commit ? "COMMIT PREPARED" : "ROLLBACK PREPARED");
 	ending.kind = commit ? OT_ENTRY_COMMIT_PREPARED : OT_ENTRY_ROLLBACK_PREPARED;
 	ending.gid = gid;
 	ot_commit_hand_over(commit ? "commit a prepared transaction" : "roll back a prepared transaction",

@@ -13,6 +13,9 @@ CREATE FUNCTION writes() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET tran
     AS $$BEGIN INSERT INTO read_replica.t VALUES (9, 'no'); END$$;
 CREATE MATERIALIZED VIEW m AS SELECT 1 AS a;
 INSERT INTO t VALUES (1, 'one'), (2, 'two');
+BEGIN;
+SELECT count(*) FROM t;
+PREPARE TRANSACTION 'kept';
 PREPARE early AS SELECT nextval('s') > 0 AS drawn;
 EXECUTE early;
 -- What the node tells its server cannot be set by others in a file that regions which join copy.
@@ -74,6 +77,13 @@ NOTIFY heard;
 SELECT pg_notify('heard', 'x');
 \set VERBOSITY default
 
+-- What is prepared is kept, and ended, in all regions.
+BEGIN;
+SELECT count(*) FROM t;
+PREPARE TRANSACTION 'here';
+COMMIT PREPARED 'kept';
+ROLLBACK PREPARED 'kept';
+
 -- What is still possible.
 SELECT * FROM t ORDER BY id;
 INSERT INTO local_t (id) VALUES (1) RETURNING id, n > 0 AS numbered;
@@ -103,6 +113,7 @@ SHOW onetrip.read_only;
 SELECT unit.use_read_only(false);
 SELECT count(*) FROM t;
 INSERT INTO t VALUES (3, 'yes');
+ROLLBACK PREPARED 'kept';
 SELECT nextval('s') > 0 AS drawn;
 SET client_min_messages = warning;
 DROP SCHEMA read_replica CASCADE;
