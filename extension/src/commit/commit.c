@@ -569,7 +569,7 @@ commit_decide(void (*wrap) (void), OtVerdict *verdict)
 	txn = ot_commit_own_txn();
 	ot_cost_begin(txn, ot_trips_taken());
 	if (commit_is_rehearsed())
-		ot_rehearse_elsewhere(agent, txn);
+		ot_rehearse_elsewhere(agent, txn, committing.is_compared);
 	if (committing.is_compared)
 		ot_compare_elsewhere(txn);
 	if (wrap != NULL)

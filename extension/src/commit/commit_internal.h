@@ -177,7 +177,7 @@ extern void ot_prepared_raise_name(const OtVerdict *verdict);
 extern void ot_propose(OtAgent *agent, OtTxnId txn, OtVerdict *verdict);
 
 /* rehearse.c */
-extern void ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn);
+extern void ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn, bool is_compared);
 extern bool ot_compare_is_possible(void);
 extern bool ot_compare_is_answered(void);
 extern void ot_compare_here(void);

@@ -136,11 +136,25 @@ rehearse_ask_node(OtAgent *agent, OtTxnId txn, OtLogIndex base, void (*put_opera
 	return answered;
 }
 
+/*
+ * `is_compared`: it was carried out beside other DDL, which may be why it fails there.
+ * The next attempt shares with nobody, and so finds out.
+ */
 static void
-rehearse_raise_failure(const OtRehearsed *answer)
+rehearse_raise_failure(const OtRehearsed *answer, bool is_compared)
 {
 	const char *code = answer->sqlstate;
 
+	if (is_compared)
+	{
+		ot_ddl_share_lost();
+		ereport(ERROR,
+				(errcode(OT_ERR_LOST),
+				 errmsg("could not commit: a statement fails in region \"%s\", perhaps because of other DDL that was carried out at the same time in region \"%s\"",
+						answer->region, ot_region),
+				 errdetail("Region \"%s\": %s.", answer->region, answer->message),
+				 errhint("Nothing was committed. Retry the transaction: it will wait for the DDL of other sessions.")));
+	}
 	ereport(ERROR,
 			(errcode(strlen(code) == 5 ?
 					 MAKE_SQLSTATE(code[0], code[1], code[2], code[3], code[4]) : ERRCODE_INTERNAL_ERROR),
@@ -170,10 +184,11 @@ rehearse_raise_behind(const OtRehearsed *answer)
 
 /*
  * Raises ERROR if another region says that the write set would fail there.
- * Interrupts are served: nothing has been proposed.
+ * Interrupts are served: nothing has been proposed.  `is_compared`: another one will
+ * be asked whether the statements come to the same.
  */
 void
-ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn)
+ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn, bool is_compared)
 {
 	for (int attempt = 1;; attempt++)
 	{
@@ -200,7 +215,7 @@ ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn)
 			if (attempt < ATTEMPTS)
 				continue;
 		}
-		rehearse_raise_failure(&answer);
+		rehearse_raise_failure(&answer, is_compared);
 	}
 }
 

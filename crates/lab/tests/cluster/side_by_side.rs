@@ -254,6 +254,8 @@ const DEPENDENT: &[(&str, &str, bool)] = &[
     ("set search_path = {}, public; create table t (id int, r text default 'found'::regclass::text)",
      "create table {}.found (i int)", true),
     ("set search_path = {}, public; comment on table found is 'which?'", "create table {}.found (i int)", true),
+    // what fails where it means something else
+    ("set search_path = {}, public; comment on column found.i is 'which?'", "create table {}.found (j int)", true),
     ("set search_path = {}, public; grant select on found to side_other", "create table {}.found (i int)", true),
     ("set search_path = {}, public; create table t () inherits (found)", "create table {}.found (i int)", true),
     ("set search_path = {}, public; alter table {}.held add foreign key (id) references found_key",
