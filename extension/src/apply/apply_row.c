@@ -244,7 +244,7 @@ apply_row_enter_user_context(OtUserContext *saved, Relation rel, bool own_settin
 {
 	ot_user_enter(saved,
 				  OidIsValid(ot_session_settings_role()) ? ot_session_settings_role() : rel->rd_rel->relowner,
-				  OT_USER_READ_ONLY | (own_settings ? OT_USER_OWN_SETTINGS : 0));
+				  own_settings);
 }
 
 /* ---- opening and closing ---- */

@@ -160,8 +160,6 @@ extern void ot_wait_latch(long ms);
 
 /* user_context.c */
 #define OT_USER_RESTRICTED		(SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION)
-#define OT_USER_READ_ONLY		0x01
-#define OT_USER_OWN_SETTINGS	0x02
 
 typedef struct OtUserContext
 {
@@ -172,7 +170,7 @@ typedef struct OtUserContext
 } OtUserContext;
 
 extern void ot_user_set_up(void);
-extern void ot_user_enter(OtUserContext *saved, Oid role, int rules);
+extern void ot_user_enter(OtUserContext *saved, Oid role, bool own_settings);
 extern void ot_user_leave(const OtUserContext *saved);
 extern void ot_user_log_in(Oid role);
 extern void ot_user_log_out(int nest_level);

@@ -79,24 +79,23 @@ ot_user_log_out(int nest_level)
 }
 
 /*
- * The role becomes the current user.  rules: OT_USER_READ_ONLY, so that it can
- * change nothing; OT_USER_OWN_SETTINGS: what it sets is undone, and it becomes the
- * session user, too.  After an ERROR, the end of the transaction restores all this.
+ * The role becomes the current user, and can change nothing.  own_settings: what it
+ * sets is undone, and it becomes the session user, too.  After an ERROR, the end of
+ * the transaction restores all this.
  */
 void
-ot_user_enter(OtUserContext *saved, Oid role, int rules)
+ot_user_enter(OtUserContext *saved, Oid role, bool own_settings)
 {
 	GetUserIdAndSecContext(&saved->user, &saved->security_context);
 	saved->read_only = XactReadOnly;
 	saved->nest_level = 0;
-	if (rules & OT_USER_OWN_SETTINGS)
+	if (own_settings)
 	{
 		saved->nest_level = NewGUCNestLevel();
 		ot_user_log_in(role);
 	}
 	SetUserIdAndSecContext(role, saved->security_context | OT_USER_RESTRICTED);
-	if (rules & OT_USER_READ_ONLY)
-		XactReadOnly = true;
+	XactReadOnly = true;
 }
 
 void

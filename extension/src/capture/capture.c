@@ -210,7 +210,7 @@ ot_capture_compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot,
 	info->ii_ExpressionsState = NIL;
 	info->ii_PredicateState = NULL;
 	econtext->ecxt_scantuple = slot;
-	ot_user_enter(&user, GetUserId(), OT_USER_READ_ONLY);
+	ot_user_enter(&user, GetUserId(), false);
 	PG_TRY();
 	{
 		if (info->ii_Predicate != NIL)

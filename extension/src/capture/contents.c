@@ -89,7 +89,7 @@ ot_contents_note(Oid relid, uint8 flags)
 	 * recorded the rows.  The role that runs REFRESH may be a superuser, for whom
 	 * they must leave no setting behind.
 	 */
-	ot_user_enter(&owner, rel->rd_rel->relowner, OT_USER_OWN_SETTINGS);
+	ot_user_enter(&owner, rel->rd_rel->relowner, true);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	scan = table_beginscan(rel, snapshot, 0, NULL);
 	slot = table_slot_create(rel, NULL);

@@ -268,7 +268,7 @@ ot_rows_not_in_index(PG_FUNCTION_ARGS)
 				 errhint("Rebuild it with REINDEX.")));
 
 	/* Functions of the index run as the table's owner. */
-	ot_user_enter(&owner, search->heap->rd_rel->relowner, OT_USER_OWN_SETTINGS);
+	ot_user_enter(&owner, search->heap->rd_rel->relowner, true);
 	search->memory = CurrentMemoryContext;
 	search->snapshot = RegisterSnapshot(GetTransactionSnapshot());
 	looked = index_check_search_index(search);

@@ -63,7 +63,7 @@ row_text_open(OtReader *r, OtRelInfo **info)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s.%s\" is not a onetrip table", schema, name)));
-	ot_user_enter(&saved, rel->rd_rel->relowner, OT_USER_READ_ONLY | OT_USER_OWN_SETTINGS);
+	ot_user_enter(&saved, rel->rd_rel->relowner, true);
 	*info = ot_rel_info(rel);
 	ot_user_leave(&saved);
 	if (RelationGetNumberOfAttributes(rel) != natts || (*info)->layout != layout)

@@ -443,7 +443,7 @@ ddl_index_enter_owner(OtUserContext *saved, Oid table)
 {
 	Relation	rel = table_open(table, NoLock);
 
-	ot_user_enter(saved, rel->rd_rel->relowner, OT_USER_OWN_SETTINGS | OT_USER_READ_ONLY);
+	ot_user_enter(saved, rel->rd_rel->relowner, true);
 	table_close(rel, NoLock);
 }
 

@@ -236,7 +236,7 @@ ddl_reindex_make_copy(Oid table, Oid index)
 	Oid			copy;
 	OtUserContext owner;
 
-	ot_user_enter(&owner, rel->rd_rel->relowner, OT_USER_OWN_SETTINGS);
+	ot_user_enter(&owner, rel->rd_rel->relowner, true);
 	OT_RESTRICT_SEARCH_PATH();
 	original = index_open(index, AccessShareLock);
 	copy = index_concurrently_create_copy(rel, index, original->rd_rel->reltablespace,

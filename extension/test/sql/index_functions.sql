@@ -136,6 +136,16 @@ REINDEX INDEX CONCURRENTLY job_i;
 SELECT count(*) FROM noted WHERE id = -1;
 SELECT to_regclass('made') AS made, last_value < 50 AS not_set FROM noted_id_seq;
 
+-- An index whose rows are looked for, by onetrip check.
+CREATE TABLE looked (what text);
+CREATE FUNCTION looks(what text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN what; END';
+CREATE INDEX looked_i ON looked (looks(what));
+INSERT INTO looked VALUES ('insert');
+SELECT onetrip.rows_not_in_index('looked_i');
+CREATE OR REPLACE FUNCTION looks(what text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN index_functions.does(what); END';
+SELECT says($$ SELECT onetrip.rows_not_in_index('looked_i') $$);
+SELECT count(*) FROM noted WHERE id = -1;
+
 -- PostgreSQL runs them to simplify expressions, also while a change is recorded; what they change is recorded whole, before it.
 CREATE TABLE folded (id int PRIMARY KEY, v int);
 CREATE TABLE beside (v int);
