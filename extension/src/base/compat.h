@@ -432,19 +432,11 @@ ot_bitmap_next_page(OtBitmapIterator *iterator, BlockNumber *block, bool *lossy,
 #define OT_CLIENT_DATA_IS_BUFFERED() pq_buffer_has_data()
 #endif
 
-/*
- * 16: relfilenode became relfilenumber.  17: reindex_relation() takes the
- * statement that it is called for.
- */
+/* 16: relfilenode became relfilenumber. */
 #if PG_VERSION_NUM >= 160000
 #define OT_SET_NEW_FILE(rel) RelationSetNewRelfilenumber(rel, (rel)->rd_rel->relpersistence)
 #else
 #define OT_SET_NEW_FILE(rel) RelationSetNewRelfilenode(rel, (rel)->rd_rel->relpersistence)
-#endif
-#if PG_VERSION_NUM >= 170000
-#define OT_REINDEX_RELATION(relid, flags, params) reindex_relation(NULL, relid, flags, params)
-#else
-#define OT_REINDEX_RELATION(relid, flags, params) reindex_relation(relid, flags, params)
 #endif
 
 /*

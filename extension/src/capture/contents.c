@@ -31,6 +31,7 @@
  */
 #include "capture/capture_internal.h"
 
+#include "access/genam.h"
 #include "access/heapam_xlog.h"
 #include "access/relation.h"
 #include "access/table.h"
@@ -48,6 +49,8 @@
 #include "nodes/makefuncs.h"
 #include "pgstat.h"
 #include "storage/lmgr.h"
+#include "storage/predicate.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -125,21 +128,54 @@ ot_contents_note_matview(Oid relid, bool concurrently)
 
 /* ---- in the apply worker ---- */
 
+/*
+ * Gives the relation's indexes new files, without rows, as reindex_relation() does
+ * in TRUNCATE.  That would simplify their expressions, and call functions of users
+ * for it, where they could do what they do not do in the region of the TRUNCATE; for
+ * no rows there is nothing to compute.
+ */
+static void
+contents_empty_indexes(Relation rel)
+{
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessExclusiveLock);
+
+		TransferPredicateLocksToHeapRelation(index);
+		OT_SET_NEW_FILE(index);
+		index_build(rel, index, BuildDummyIndexInfo(index), true, false);
+		/* those that compare values stay as they are, for no comparison was made */
+		if (!index->rd_index->indisvalid && !index->rd_index->indisunique && !index->rd_index->indisexclusion)
+		{
+			if (!index->rd_index->indisready)
+			{
+				index_set_state_flags(lfirst_oid(lc), INDEX_CREATE_SET_READY);
+				CommandCounterIncrement();
+			}
+			index_set_state_flags(lfirst_oid(lc), INDEX_CREATE_SET_VALID);
+			CacheInvalidateRelcache(rel);
+		}
+		index_close(index, NoLock);
+		CommandCounterIncrement();
+	}
+}
+
 /* Empties the relation as TRUNCATE does, without its checks and triggers. */
 static void
 contents_give_new_file(Relation rel)
 {
-	ReindexParams params = {0};
-
 	OT_SET_NEW_FILE(rel);
+	contents_empty_indexes(rel);
 	if (OidIsValid(rel->rd_rel->reltoastrelid))
 	{
 		Relation	toast = relation_open(rel->rd_rel->reltoastrelid, AccessExclusiveLock);
 
 		OT_SET_NEW_FILE(toast);
+		contents_empty_indexes(toast);
 		relation_close(toast, NoLock);
 	}
-	OT_REINDEX_RELATION(RelationGetRelid(rel), REINDEX_REL_PROCESS_TOAST, &params);
 	pgstat_count_truncate(rel);
 }
 

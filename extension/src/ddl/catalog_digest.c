@@ -583,21 +583,13 @@ catalog_digest_put_row(Row *row, Relation catalog, Column *columns, HeapTuple tu
 		catalog_digest_put_value(row, &columns[i], tuple, RelationGetDescr(catalog), i + 1, written);
 }
 
-static List *
-catalog_digest_expressions(Oid index)
-{
-	Relation	rel = RelationIdGetRelation(index);
-	List	   *expressions = RelationGetIndexExpressions(rel);
-
-	RelationClose(rel);
-	return expressions;
-}
-
 /*
  * May the order of these indexes of one table matter?  PostgreSQL goes through a
  * table's indexes in the order of their OIDs.  The copies of one of them that LIKE
  * and new partitions make are named after its columns, as long as there is room; a
  * foreign key and an index of a partitioned table take the first with their columns.
+ * Expressions count as one column: to compare them as PostgreSQL does is to simplify
+ * them first, which calls functions of users.
  */
 static bool
 catalog_digest_are_alike(Form_pg_index one, Form_pg_index other)
@@ -617,9 +609,7 @@ catalog_digest_are_alike(Form_pg_index one, Form_pg_index other)
 										 FirstLowInvalidHeapAttributeNumber);
 		}
 	}
-	return strncmp(names[0].data, names[1].data, NAME_BYTES_KEPT) == 0 ||
-		(bms_equal(keys[0], keys[1]) &&
-		 equal(catalog_digest_expressions(one->indexrelid), catalog_digest_expressions(other->indexrelid)));
+	return strncmp(names[0].data, names[1].data, NAME_BYTES_KEPT) == 0 || bms_equal(keys[0], keys[1]);
 }
 
 /* Puts the names of those that come before this new index. */
@@ -801,18 +791,24 @@ catalog_digest_catalogs(void)
 	return catalogs;
 }
 
-/* Fills *digest.  Takes locks on catalogs until the end of the transaction at most. */
+/*
+ * Fills *digest.  Takes locks on catalogs until the end of the transaction at most.
+ * What it prints calls no function of a user; if it did all the same, that could
+ * neither change anything nor become somebody else.
+ */
 void
 ot_catalog_digest(OtCatalogDigest *digest)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "onetrip catalog digest",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
+	OtUserContext user;
 	int			guc_level = NewGUCNestLevel();
 	ListCell   *lc;
 
 	memset(digest, 0, sizeof(*digest));
 	CommandCounterIncrement();
+	ot_user_enter(&user, GetUserId(), false);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	/* all names have their schema then */
 	ot_session_settings_be_plain();
@@ -822,6 +818,7 @@ ot_catalog_digest(OtCatalogDigest *digest)
 			catalog_digest_add(lfirst_oid(lc), digest);
 	}
 	AtEOXact_GUC(false, guc_level);
+	ot_user_leave(&user);
 	PopActiveSnapshot();
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);

@@ -435,7 +435,7 @@ ddl_share_stored_is_built_in(int cache, HeapTuple tuple, AttrNumber column)
 static bool
 ddl_share_key_is_built_in(Relation partitioned)
 {
-	PartitionKey key = RelationGetPartitionKey(partitioned);
+	PartitionKey key;
 	HeapTuple	tuple = SearchSysCache1(PARTRELID, ObjectIdGetDatum(RelationGetRelid(partitioned)));
 	bool		answer;
 
@@ -443,6 +443,10 @@ ddl_share_key_is_built_in(Relation partitioned)
 		elog(ERROR, "cache lookup failed for partition key of %u", RelationGetRelid(partitioned));
 	answer = ddl_share_stored_is_built_in(PARTRELID, tuple, Anum_pg_partitioned_table_partexprs);
 	ReleaseSysCache(tuple);
+	/* PostgreSQL simplifies the expressions, and would call others' functions for that */
+	if (!answer)
+		return false;
+	key = RelationGetPartitionKey(partitioned);
 	for (int i = 0; i < key->partnatts; i++)
 		answer &= key->partopfamily[i] < FirstUnpinnedObjectId && ot_ddl_type_is_built_in(key->parttypid[i]);
 	return answer;

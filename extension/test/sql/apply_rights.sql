@@ -200,6 +200,76 @@ BEGIN;
 SELECT unit.apply(reindexes) FROM held;
 ROLLBACK;
 
+-- PostgreSQL calls functions to simplify the expressions of an index: not where a table is emptied, and not where statements are compared.
+\c - mallory
+SET search_path = mallory;
+:quiet;
+CREATE TABLE told (v int);
+CREATE FUNCTION tells() RETURNS int LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF current_setting('mallory.told', true) = 'not yet' THEN
+        RAISE NOTICE 'as %, read only: %', current_user, current_setting('transaction_read_only');
+        PERFORM pg_advisory_lock(7);
+        INSERT INTO mallory.told VALUES (1);
+    END IF;
+    RETURN 1;
+END $$;
+CREATE FUNCTION folds(v int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN mallory.tells(); END';
+CREATE FUNCTION adds(a int, b int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN a + b; END';
+CREATE TABLE emptied (id int PRIMARY KEY, v int, t text, EXCLUDE USING gist (int4range(v, adds(v, folds(1))) WITH &&));
+CREATE INDEX emptied_i ON emptied (adds(v, folds(1)));
+CREATE UNIQUE INDEX ON emptied (v) WHERE adds(v, folds(1)) > 0;
+CREATE INDEX ON emptied USING hash (adds(v, folds(1)));
+CREATE INDEX ON emptied USING brin (adds(v, folds(1)));
+CREATE INDEX ON emptied USING gin ((ARRAY[adds(v, folds(1))]));
+INSERT INTO emptied SELECT g, 2 * g FROM generate_series(1, 3) g;
+CREATE MATERIALIZED VIEW filled AS SELECT id, v FROM emptied;
+CREATE INDEX filled_i ON filled (adds(v, folds(1)));
+BEGIN;
+TRUNCATE emptied;
+SELECT unit.write_set() AS empties \gset
+ROLLBACK;
+BEGIN;
+REFRESH MATERIALIZED VIEW filled WITH NO DATA;
+SELECT unit.write_set() AS refreshes \gset
+ROLLBACK;
+BEGIN;
+CREATE INDEX ON emptied ((v + 1));
+SELECT unit.write_set() AS compares \gset
+ROLLBACK;
+\c - :super
+SET search_path = mallory;
+SELECT relname, relfilenode INTO TEMP files FROM pg_class WHERE relnamespace = 'mallory'::regnamespace AND relname ~ '^(emptied|filled)';
+-- As of a job that has not built them: TRUNCATE makes valid those that compare nothing.
+BEGIN;
+UPDATE pg_index SET indisready = indexrelid <> 'emptied_i'::regclass, indisvalid = false WHERE indrelid = 'emptied'::regclass AND NOT indisprimary;
+:loud;
+:not_told;
+SELECT unit.apply(:'empties'::bytea);
+SELECT unit.apply(:'refreshes'::bytea);
+SELECT relname, c.relfilenode <> f.relfilenode AS new_file, indisready, indisvalid
+FROM pg_class c JOIN files f USING (relname) LEFT JOIN pg_index ON indexrelid = c.oid WHERE relnamespace = 'mallory'::regnamespace ORDER BY 1;
+SELECT (SELECT count(*) FROM told) AS rows, (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()) AS locks;
+RESET mallory.told;
+SELECT count(*), (SELECT relispopulated FROM pg_class WHERE oid = 'filled'::regclass) FROM emptied;
+-- They work.
+INSERT INTO emptied SELECT g, 2 * g FROM generate_series(1, 3) g;
+SET LOCAL enable_seqscan = off;
+SELECT id FROM emptied WHERE adds(v, folds(1)) = 5;
+SELECT count(*) FROM emptied WHERE int4range(v, adds(v, folds(1))) && '[2,6]';
+INSERT INTO emptied VALUES (4, 6);
+ROLLBACK;
+\c - :super
+SET search_path = mallory;
+CREATE TEMP TABLE held AS SELECT '\xC0' || :'compares'::bytea AS bytes;
+:loud;
+:not_told;
+DO $$
+BEGIN
+    PERFORM onetrip.rehearse(0, bytes) FROM held;
+EXCEPTION WHEN OTHERS THEN RAISE NOTICE 'compared: %', SQLSTATE;
+END $$;
+
 -- With the writer's search_path the writer's functions are found: they run as the writer, not as the table's owner.
 CREATE ROLE eve LOGIN;
 CREATE SCHEMA eve AUTHORIZATION eve;
