@@ -285,6 +285,7 @@ lint-libraries: setup-lint
 
 lint-c: setup-lint
 	@scripts/include-direction.sh
+	@scripts/users-code.sh
 	@scripts/compile-versions.sh $(BUILD_DIR)/headers
 
 ## the C warnings alone; fails when the headers of a PostgreSQL cannot be fetched
