@@ -69,17 +69,13 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     /// Orders a new data folder when the apply worker cannot be brought on, and withdraws an order that has been
     /// carried out.
     pub(super) fn follow_rebuild<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
-        match self.rebuild {
-            // The copy that was ordered shows enough, unless more has been cut meanwhile.
-            Some(order) if self.router.needs_rebuild() && order.at_least < self.feedable_from() => {
-                self.order_rebuild(host)
-            }
-            Some(order) if self.router.is_fed() && self.router.applied() >= Some(order.at_least) => {
-                self.order(None, host);
-            }
-            Some(_) => {}
-            None if self.router.needs_rebuild() => self.order_rebuild(host),
-            None => {}
+        let order = self.rebuild;
+        // The copy that was ordered shows enough, unless more has been cut meanwhile.
+        let asks_too_little = || order.is_none_or(|order| order.at_least < self.feedable_from());
+        if self.router.needs_rebuild() && asks_too_little() {
+            self.order_rebuild(host);
+        } else if order.is_some_and(|o| self.router.is_fed() && self.router.applied() >= Some(o.at_least)) {
+            self.order(None, host);
         }
     }
 

@@ -121,7 +121,7 @@ fn an_entry_that_waits_for_room_is_not_read_again_and_again() {
 }
 
 /// Goal: a server that forgets its position in the log, or goes back in it, is not taken for one that was away, whose
-/// data folder is removed.
+/// data folder is removed; nor is the copy that takes its place, which may have to wait for this node.
 #[test]
 fn a_server_that_has_forgotten_where_it_was_is_kept() {
     let mut certifier = Certifier::new(Limits::default());
@@ -153,5 +153,6 @@ fn a_server_that_has_forgotten_where_it_was_is_kept() {
         if let Some((at, why)) = stuck {
             assert!(at == LogIndex(6) && why.contains("below what it had safe on disk"), "{at}: {why}");
         }
+        assert_eq!(opens(3, 9, &mut committed_indexes), (false, None), "said {says}, copied from one ahead");
     }
 }
