@@ -7,7 +7,8 @@
 //! The ranges do not overlap, so that voters do not split the vote: a preferred voter stands for election first, a
 //! witness last.
 
-use super::{Config, Consensus, Input};
+use super::raft_node::Follower;
+use super::{Config, Consensus, Input, Message};
 use crate::ids::{LogIndex, NodeId};
 use crate::members::{Change, Command, MemberRole, Members};
 use raft::eraftpb::MessageType;
@@ -174,8 +175,8 @@ impl<S: Storage> Consensus<S> {
         }
     }
 
-    /// If this node leads, the best voter takes over: one that is active, then one with a PostgreSQL, then the one
-    /// whose log is furthest.
+    /// If this node leads, the best voter takes over: one that is active, then one whose log has what others lack, then
+    /// one with a PostgreSQL, then the one whose log is furthest.
     pub(super) fn hand_over(&mut self) {
         if !self.raft.leads() {
             return;
@@ -184,7 +185,8 @@ impl<S: Storage> Consensus<S> {
             let transferee = self.raft.follower(*id)?;
             // Activity is counted anew once per election timeout, so at times no follower is active.  Of equals, the
             // lowest id.
-            let is_there = (transferee.active, self.members.is_data_voter(*id), transferee.answers);
+            let is_data_voter = self.members.is_data_voter(*id);
+            let is_there = (transferee.active, self.has_what_others_lack(*id), is_data_voter, transferee.answers);
             Some((is_there, transferee.matched, u32::MAX - id.0, *id))
         });
         if let Some((.., transferee)) = candidates.max() {
@@ -192,24 +194,54 @@ impl<S: Storage> Consensus<S> {
         }
     }
 
-    /// Whether that member's log is near enough to this leader's for a transfer.  A node that does not lead cannot
-    /// know, and says yes.
+    /// An answer to a heartbeat has an `index` that raft-rs does not use: it is where the sender's log begins; 0 if its
+    /// release does not say so.
+    pub(super) fn say_beginning(&self, message: &mut Message) {
+        if message.get_msg_type() == MessageType::MsgHeartbeatResponse {
+            message.index = self.raft.store().first_index().unwrap_or_default();
+        }
+    }
+
+    pub(super) fn hear_beginning(&mut self, message: &Message) {
+        if message.get_msg_type() == MessageType::MsgHeartbeatResponse && self.raft.leads() {
+            self.begins.insert(NodeId(message.from as u32), LogIndex(message.index));
+        }
+    }
+
+    /// Whether that member's log goes back as far as any other member needs which this leader's own log could bring on.
+    /// One that lacks entries from before its leader's log gets a snapshot, and its PostgreSQL has to be copied.
+    fn has_what_others_lack(&self, id: NodeId) -> bool {
+        let Some(begins) = self.begins.get(&id).copied() else { return false };
+        let first = LogIndex(self.raft.store().first_index().unwrap_or(u64::MAX));
+        // What it shows is in its log; if nothing is known of it, all of this log is kept for it.
+        let needs = |f: Follower| match self.positions.get(&f.id).copied().unwrap_or_default().max(f.matched) {
+            LogIndex::ZERO => first,
+            has => has.next(),
+        };
+        let has_rows = |id| self.members.get(id).is_some_and(|m| m.role.has_postgres());
+        let others = self.raft.followers().filter(|f| f.id != id && f.id != self.config.id && has_rows(f.id));
+        others.map(needs).all(|from| from < first || from >= begins)
+    }
+
+    /// Whether that member's log is near enough to this leader's for a transfer, and goes back as far as is needed.  A
+    /// node that does not lead cannot know, and says yes.
     pub fn could_take_over(&self, id: NodeId) -> bool {
         let committed = self.raft.committed().0;
-        !self.raft.leads()
-            || self.raft.follower(id).is_some_and(|follower| follower.matched.0 + TRANSFER_LAG_MAX >= committed)
+        let is_near = |follower: Follower| follower.matched.0 + TRANSFER_LAG_MAX >= committed;
+        !self.raft.leads() || self.raft.follower(id).is_some_and(is_near) && self.has_what_others_lack(id)
     }
 
     /// A leader outside the preferred region hands over to a member there that is alive and lacks nothing of the log
-    /// except what is under way; a witness hands over to any voter with a PostgreSQL. Raft gives up a transfer that has
-    /// not succeeded after an election timeout.  The next try waits longer, so that a member that keeps failing does
-    /// not stop proposals again and again.
+    /// except what is under way, nor what another member needs; a witness hands over to any such voter with a
+    /// PostgreSQL.  Raft gives up a transfer that has not succeeded after an election timeout.  The next try waits
+    /// longer, so that a member that keeps failing does not stop proposals again and again.
     fn consider_transfer(&mut self) {
         let timing = &mut self.timing;
         if !self.raft.leads() {
             // A new leader first finds out who is alive.
             timing.to_transfer = timing.to_transfer.max(self.config.transfer_ticks * 2);
             timing.snapshots.clear();
+            self.begins.clear();
             return;
         }
         timing.to_transfer = timing.to_transfer.saturating_sub(1);

@@ -233,6 +233,8 @@ pub struct Consensus<S: Storage> {
     incoming: Option<Box<Checkpoint>>,
     /// How far each member's PostgreSQL is.
     positions: BTreeMap<NodeId, LogIndex>,
+    /// Where the log of each member begins that has said so to this leader.
+    begins: BTreeMap<NodeId, LogIndex>,
     timing: Timing,
     /// Places for the leader, the best first.
     places: Vec<NodeId>,
@@ -274,6 +276,7 @@ impl<S: Storage> Consensus<S> {
             handover: Handover::default(),
             incoming: None,
             positions: BTreeMap::new(),
+            begins: BTreeMap::new(),
             timing,
             places: Vec::new(),
             near: LogIndex::ZERO,
@@ -381,6 +384,7 @@ impl<S: Storage> Consensus<S> {
             self.gather(message);
             return Ok(());
         }
+        self.hear_beginning(&message);
         if self.has_narrow_window(&message) && self.raft.only_shows_life(&message) {
             return Ok(());
         }
@@ -389,6 +393,12 @@ impl<S: Storage> Consensus<S> {
         }
         assert!(!self.lacks(&message), "a snapshot has to be opened before raft takes it: there is no way back");
         self.raft.step(message)
+    }
+
+    /// What a message says beyond what raft-rs does.
+    fn mark(&self, message: &mut Message) {
+        level::mark(message);
+        self.say_beginning(message);
     }
 
     /// Fills `out` with the next piece of work.  `false`: there is none.
@@ -404,7 +414,7 @@ impl<S: Storage> Consensus<S> {
         let number = ready.number();
         out.send_now = ready.take_messages();
         out.send_after = ready.take_persisted_messages();
-        out.send_now.iter_mut().chain(&mut out.send_after).for_each(level::mark);
+        out.send_now.iter_mut().chain(&mut out.send_after).for_each(|message| self.mark(message));
         let snapshot = (!ready.snapshot().is_empty()).then(|| {
             // What the snapshot covers need not be handed out any more.
             self.waiting.clear();
@@ -449,7 +459,7 @@ impl<S: Storage> Consensus<S> {
         let mut light = self.raft.advance_append(ready);
         self.count_early_votes();
         let mut messages = light.take_messages();
-        messages.iter_mut().for_each(level::mark);
+        messages.iter_mut().for_each(|message| self.mark(message));
         out.send_after.append(&mut messages);
         proposals::keep_last_acknowledgements(&mut out.send_after);
         if restored {

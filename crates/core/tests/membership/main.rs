@@ -382,6 +382,53 @@ fn a_member_behind_the_cut_gets_a_snapshot() {
     }
 }
 
+/// Goal: a member that comes back is sent the entries that the others have kept for it, and its server need not be
+/// copied.  Method: the leader belongs with a member that has joined meanwhile; it comes to lead all the same, once it
+/// lacks nothing that anybody needs, or once the log of those before it begins no earlier.
+#[test]
+fn the_leader_keeps_its_place_while_only_its_log_has_what_a_member_needs() {
+    for cut in [false, true] {
+        let mut w = World::new();
+        w.until("node 1 leads", |w| w.leader() == Some(1));
+        w.commit(3);
+        w.cut.insert(3);
+        (0..5).for_each(|_| w.commit(2));
+        let id = w.join(1, MemberRole::Voter, None);
+        w.until("it votes", |w| w.is_voter(id));
+        w.change(2, Change::PreferLeader(wanted(id)));
+        w.ticks(500);
+        assert_eq!(w.leader(), Some(1));
+        if cut {
+            w.cut_log(1);
+            w.until("the new one leads", |w| w.leader() == Some(id));
+        }
+        w.cut.clear();
+        w.until("the new one leads", |w| w.leader() == Some(id));
+        w.settle();
+        assert_eq!(w.snapshots, u32::from(cut));
+    }
+}
+
+/// Goal: the same when a leader stops.  Method: the log of the new member is the furthest.
+#[test]
+fn a_leader_that_stops_hands_over_to_one_that_has_what_a_member_needs() {
+    let mut w = World::new();
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.commit(2);
+    w.cut.insert(2);
+    (0..5).for_each(|_| w.commit(3));
+    let id = w.join(1, MemberRole::Voter, None);
+    w.until("it votes", |w| w.is_voter(id));
+    w.ticks(50);
+    w.cut.insert(3);
+    w.propose(1, Bytes::from_static(b"another"));
+    w.cut.remove(&3);
+    w.nodes.get_mut(&1).unwrap().step(Input::HandOver);
+    w.work(1);
+    w.deliver();
+    assert_eq!(w.leader(), Some(3));
+}
+
 /// Goal: a snapshot that keeps getting lost is sent once in each span, and not twice because a heartbeat is answered
 /// just then.
 #[test]
