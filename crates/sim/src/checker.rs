@@ -636,6 +636,18 @@ impl Checker {
         }
     }
 
+    /// The first committed entry that a PostgreSQL which shows `applied` lacks, and that a log which begins with `first`
+    /// does not have, or not with the parts that count.
+    pub fn lacked(&self, applied: LogIndex, first: LogIndex) -> Option<LogIndex> {
+        let is_there = |at: LogIndex| at >= first && self.first_part(at).is_none_or(|part| part >= first);
+        self.committed[self.committed.partition_point(|i| *i <= applied)..].iter().copied().find(|at| !is_there(*at))
+    }
+
+    fn first_part(&self, at: LogIndex) -> Option<LogIndex> {
+        let decided = self.log.get(at.0 as usize - 1).filter(|decided| decided.whole.is_some())?;
+        Entry::decode(decided.data.clone()).ok()?.whole()?.1.into_iter().min()
+    }
+
     pub fn has_committed(&self, txn: &TxnId) -> bool {
         self.committed_txns.contains_key(txn)
     }

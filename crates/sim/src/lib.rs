@@ -13,6 +13,7 @@
 //! | `node`, `host`, `disk` | one node: the daemon's replica, and the simulated host and disk that it runs on |
 //! | `postgres`, `session`, `rows` | the turn and the apply worker; transactions and their clients; rows as lists |
 //! | `arrival` | the worker that writes large transactions while they arrive |
+//! | `copies` | whether a copy of PostgreSQL is needed |
 //! | `checker` | what must hold, judged from outside by what nodes say and do |
 //! | `onetrip_checker` | the same for what clients saw: the histories of their transactions |
 //! | [`ctx`] | options drawn from the seed, injected bugs |
@@ -20,6 +21,7 @@
 mod agent;
 mod arrival;
 mod checker;
+mod copies;
 pub mod ctx;
 mod disk;
 mod ending;

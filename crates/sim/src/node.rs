@@ -1,6 +1,7 @@
 //! One node: the daemon's replica, on a simulated host (`host`) and a simulated disk.
 
 use crate::agent::{FromNode, Said, ToNode, Wire};
+use crate::copies::Heard;
 use crate::ctx::{Ctx, InjectedBug, Micros, MS};
 use crate::disk::{End, SimLog};
 use crate::host::SimHost;
@@ -130,6 +131,7 @@ pub struct Body {
     pub members: Arc<Members>,
     pub checked: (Conf, Arc<Members>),
     pub copying: Copying,
+    pub heard: Heard,
     /// There is a new order to copy PostgreSQL since the world last looked.
     pub rebuild_ordered: bool,
     /// After how many more stages it dies.
@@ -262,6 +264,7 @@ impl Node {
             checked: (Conf::default(), members.clone()),
             members,
             copying: Copying::default(),
+            heard: Heard::default(),
             rebuild_ordered: false,
             fuse: None,
             trouble: Trouble::default(),
@@ -319,6 +322,9 @@ impl Node {
             }
             other => other,
         };
+        if let Arrival::Agent(frame) = &arrival {
+            self.body.heard.hear(frame);
+        }
         let (replica, host) = (&mut self.replica, &mut SimHost { body: &mut self.body, ctx });
         match arrival {
             Arrival::Raft(message) => replica.message(message, host)?,

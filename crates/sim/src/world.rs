@@ -342,6 +342,7 @@ impl World {
             self.told(i, answer);
         }
         if rebuild {
+            self.check_copy(i);
             self.begin_copy(i);
         }
         match result {
