@@ -636,7 +636,7 @@ impl Checker {
         }
     }
 
-    /// The first committed entry that a PostgreSQL which shows `applied` lacks, and that a log which begins with `first`
+    /// The first committed entry that a PostgreSQL which shows `applied` lacks, and that a log from `first` on
     /// does not have, or not with the parts that count.
     pub fn lacked(&self, applied: LogIndex, first: LogIndex) -> Option<LogIndex> {
         let is_there = |at: LogIndex| at >= first && self.first_part(at).is_none_or(|part| part >= first);

@@ -47,9 +47,8 @@ impl World {
         let gets_on = !order.keep_old || *stuck != Some(order.at_least) && lives.len() < LIVES;
         if postgres.made && gets_on && checker.lacked(*shows, node.log_first()).is_none() {
             let (id, first, last) = (node.id, node.log_first(), node.replica.consensus.log().last_index());
-            checker.fail(format!(
-                "a needless copy: PostgreSQL {id} shows {shows}, and the log of its node, {first} to {last}, has what it lacks"
-            ));
+            let log = format!("the log of its node, {first} to {last}, has what it lacks");
+            checker.fail(format!("a needless copy: PostgreSQL {id} shows {shows}, and {log}"));
         }
     }
 }

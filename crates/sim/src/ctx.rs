@@ -1,6 +1,7 @@
 //! What every part of a run shares: the time, the source of chance, the checkers, the options, the trace.
 
 use crate::checker::Checker;
+use crate::disk::End;
 use crate::poison::Poison;
 use crate::rng::{mix, Rng};
 use crate::session::Question;
@@ -16,6 +17,9 @@ pub type Micros = u64;
 
 pub const MS: Micros = 1_000;
 pub const SECOND: Micros = 1_000_000;
+
+/// A node that dies soon after it has begun to start has taken fewer steps than this; to be open takes it 4 to 6.
+const STARTS_IN: u32 = 12;
 
 /// A bug that is injected to see whether the simulation finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +52,8 @@ pub enum InjectedBug {
     AsksAnyway,
     /// Who is asked to tell when its server shows an entry tells when it has decided it.
     TellsDecided,
+    /// A question for fresh reads is not asked again, although it or its answers may be lost.
+    AsksOnce,
     /// Every answer counts for the last question asked.
     AnyAnswer,
     /// Clocks differ by more than read leases allow for.
@@ -74,6 +80,8 @@ pub enum InjectedBug {
     PreparedHoldsNoReads,
     /// A snapshot is installed without emptying the log that it replaces.
     SnapshotKeepsLog,
+    /// A node that starts marks an installed checkpoint before it has emptied the log for it.
+    MarksFirst,
     /// A new member counts itself as a voter from the start.
     LearnerVotes,
     /// One node commits entries of nodes that are no longer members.
@@ -376,6 +384,14 @@ impl Options {
         }
     }
 
+    /// After how many steps of its start or its work a node dies that begins this life, if soon; and how.
+    pub fn start_fault(&self, id: NodeId, life: u64) -> (Option<u32>, End) {
+        let drawn = mix(self.seed ^ mix(u64::from(id.0) << 32 | life) ^ 29);
+        let dies = matches!(self.bug, None | Some(InjectedBug::MarksFirst)) && drawn % 8 == 0;
+        let end = if drawn >> 3 & 1 == 0 { End::Power } else { End::Process };
+        (dies.then_some((drawn >> 8) as u32 % STARTS_IN), end)
+    }
+
     /// How fast the clock of a node goes, per mille.  Read leases allow for what is drawn here, and for no more.
     pub fn pace(&self, id: NodeId) -> u64 {
         let drawn = mix(self.seed ^ mix(u64::from(id.0) << 32 | 21));
@@ -471,6 +487,8 @@ impl Stats {
 
 pub struct Ctx {
     pub now: Micros,
+    /// When all faults ended.
+    pub healed: Option<Micros>,
     pub rng: Rng,
     pub checker: Checker,
     /// What clients did and saw.

@@ -134,10 +134,15 @@ pub struct SimLog {
     there: RefCell<Vec<u64>>,
     questions: Cell<u64>,
     wants_reading: Cell<bool>,
+    /// After how many more steps the node dies that opens this, and whether it has.
+    pub dies_in: Option<u32>,
+    pub has_died: bool,
     /// Injected: nobody is given a snapshot.
     pub gives_no_snapshots: bool,
     /// Injected: the log is cut between parts and the entry that names them.
     pub cuts_between_parts: bool,
+    /// Injected: an installed checkpoint is marked before the log has been emptied for it.
+    pub marks_first: bool,
 }
 
 impl SimLog {
@@ -168,8 +173,23 @@ impl SimLog {
             there: RefCell::default(),
             questions: Cell::new(0),
             wants_reading: Cell::new(false),
+            dies_in: None,
+            has_died: false,
             gives_no_snapshots: false,
             cuts_between_parts: false,
+            marks_first: false,
+        }
+    }
+
+    /// Between two steps of a start.
+    pub fn step(&mut self) -> onetrip_core::Result<()> {
+        self.has_died |= self.dies_in == Some(0);
+        self.dies_in = self.dies_in.map(|left| left.saturating_sub(1));
+        let why = || onetrip_core::Error::Corrupted { what: "start", why: "the node has died".into() };
+        if self.has_died {
+            Err(why())
+        } else {
+            Ok(())
         }
     }
 
@@ -366,8 +386,11 @@ impl Store for SimLog {
     }
 
     fn restart(&mut self, index: LogIndex, term: Term, hard_state: Option<&HardState>) -> onetrip_core::Result<()> {
+        if self.marks_first {
+            self.mark_log_in_order()?;
+        }
         self.start_after(index, term, hard_state);
-        Ok(())
+        self.step()
     }
 
     fn mark_log_in_order(&mut self) -> onetrip_core::Result<()> {
@@ -376,7 +399,7 @@ impl Store for SimLog {
             raw[checkpoint::ORIGIN_AT..][..2].copy_from_slice(&checkpoint::in_order_origin());
             self.checkpoint = Some(raw.freeze());
         }
-        Ok(())
+        self.step()
     }
 
     fn checkpointed(&mut self, _index: LogIndex, _conf: &Conf) {}

@@ -104,6 +104,7 @@ impl World {
 
     fn heal(&mut self) {
         trace!(self.ctx, "all heals");
+        self.ctx.healed = Some(self.ctx.now);
         let o = &mut self.ctx.options;
         (o.loss_per_million, o.duplicate_per_million, o.reorder_per_million) = (0, 0, 0);
         // What is there stays as it is.

@@ -256,7 +256,12 @@ impl Host for SimHost<'_> {
     }
 
     fn send_question(&mut self, to: &[NodeId], question: u64) {
-        self.body.last_question = question;
+        let before = std::mem::replace(&mut self.body.last_question, question);
+        let is_again = before != 0 && question.wrapping_sub(before) as i64 <= 0;
+        if is_again && self.ctx.options.bug == Some(InjectedBug::AsksOnce) {
+            self.body.last_question = before;
+            return;
+        }
         let clock = self.body.clock;
         self.body.departures.extend(to.iter().map(|to| (clock, Departure::Question(*to, question))));
     }

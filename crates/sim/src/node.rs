@@ -172,27 +172,15 @@ pub struct Node {
 }
 
 impl Node {
-    /// `has_postgres` is what its configuration says, and `postgres_is_there` is what is on its disk.
-    pub fn start(
-        id: NodeId,
-        life: u64,
-        mut log: SimLog,
-        has_postgres: bool,
-        postgres_is_there: bool,
-        ctx: &mut Ctx,
-    ) -> Result<Node> {
+    /// Reads what earlier lives have left, and puts it in order, in the daemon's order.  It may die after each step
+    /// ([`SimLog::step`]).
+    pub fn open(id: NodeId, log: &mut SimLog, ctx: &Ctx) -> Result<Checkpoint> {
         let o = &ctx.options;
-        // What an earlier life wrote is believed, so it has to be on disk before anything is promised that depends
-        // on it.
-        if !matches!(o.bug, Some(InjectedBug::BelieveCache | InjectedBug::SyncOnOpen)) {
-            log.rewrite();
-        }
-        if o.bug != Some(InjectedBug::BelieveCache) {
-            log.sync();
-        }
+        log.step()?;
         if o.bug != Some(InjectedBug::BelieveName) {
             log.sync_folder();
         }
+        log.step()?;
         let mut state = match log.checkpoint() {
             Some(raw) => Checkpoint::decode(raw.clone(), o.limits_of(id))?,
             None => Checkpoint::bootstrap(o.members(), o.limits_of(id)),
@@ -211,9 +199,33 @@ impl Node {
             state.conf.learners.retain(|learner| *learner != id);
             state.conf.voters.push(id);
         }
-        if let Some(why) = Replica::<SimLog, Wire>::put_in_order(&state, &mut log)? {
-            return Err(Stop::Broken(why));
+        // What an earlier life wrote is believed, so it has to be on disk before anything is promised that depends
+        // on it.
+        if !matches!(o.bug, Some(InjectedBug::BelieveCache | InjectedBug::SyncOnOpen)) {
+            log.rewrite();
         }
+        log.step()?;
+        if o.bug != Some(InjectedBug::BelieveCache) {
+            log.sync();
+        }
+        log.step()?;
+        log.marks_first = o.bug == Some(InjectedBug::MarksFirst);
+        match Replica::<SimLog, Wire>::put_in_order(&state, log)? {
+            Some(why) => Err(Stop::Broken(why)),
+            None => Ok(state),
+        }
+    }
+
+    /// `has_postgres` is what its configuration says, and `postgres_is_there` is what is on its disk.
+    pub fn start(
+        id: NodeId,
+        life: u64,
+        (state, mut log): (Checkpoint, SimLog),
+        has_postgres: bool,
+        postgres_is_there: bool,
+        ctx: &mut Ctx,
+    ) -> Result<Node> {
+        let o = &ctx.options;
         log.cuts_between_parts = o.bug == Some(InjectedBug::CutBetweenParts);
         log.gives_no_snapshots = o.bug == Some(InjectedBug::CutWithoutSnapshot);
         let settings = Settings {
@@ -249,6 +261,8 @@ impl Node {
         };
         trace!(ctx, "n{id} starts, life {life}: log {}..{}, {state:?}", log.first_index(), log.last_index());
         let has_promised = log.promised && ctx.options.bug != Some(InjectedBug::ForgetsPromises);
+        // It may also die soon after.
+        let fuse = log.dies_in.take();
         let (starts, running) = (log.starts.clone(), state.certifier.running_incarnation(id));
         let members = Arc::new(state.members.clone());
         let mut replica = Replica::new(settings, config, state, log, &starts, has_promised)?;
@@ -266,7 +280,7 @@ impl Node {
             copying: Copying::default(),
             heard: Heard::default(),
             rebuild_ordered: false,
-            fuse: None,
+            fuse,
             trouble: Trouble::default(),
             elected: false,
             clock: ctx.now,

@@ -6,7 +6,7 @@
 
 use crate::agent::{ConnId, ToNode};
 use crate::checker::TrueKey;
-use crate::ctx::{Ctx, InjectedBug, Micros, MS};
+use crate::ctx::{Ctx, InjectedBug, Micros, MS, SECOND};
 use crate::postgres::{Postgres, Wish, RECONNECT};
 use crate::prepared::{self, What};
 use crate::rows::{self, Row, Rows};
@@ -18,6 +18,8 @@ use onetrip_core::row_locks::{LockAsk, LockSaid};
 use onetrip_core::{Base, Entry, EntryKind, Key, LockMode, LogIndex, TxnId};
 
 const STATEMENTS_MAX: u64 = 6;
+/// Once all is healed, a fresh read is answered within this time, or its connection ends.
+const READ_TAKES: Micros = 20 * SECOND;
 
 /// A transaction, as far as it has got.
 pub struct Work {
@@ -45,6 +47,8 @@ pub enum Doing {
         may_ask: bool,
         number: u64,
         sent_on: Option<ConnId>,
+        /// Since when it has waited for the answer.
+        since: Option<Micros>,
         at: Option<LogIndex>,
         until: Micros,
     },
@@ -212,10 +216,11 @@ impl Postgres {
     }
 
     pub(crate) fn read_at(&mut self, slot: usize, answered: u64, (from, asked): (LogIndex, Asked), ctx: &mut Ctx) {
-        let Doing::Asking { number, at, may_ask, until, .. } = &mut self.sessions[slot].doing else { return };
+        let Doing::Asking { number, since, at, may_ask, until, .. } = &mut self.sessions[slot].doing else { return };
         if *number != answered {
             return;
         }
+        *since = None;
         match (asked, *may_ask) {
             (Asked::NotYet, true) => ctx.checker.fail("a read was told that it may not ask, although it may".into()),
             (Asked::Others, false) => ctx.checker.fail("others were asked for a read that may ask nobody".into()),
@@ -311,7 +316,7 @@ impl Postgres {
                     again = ctx.now;
                     let until = ctx.now + ctx.options.commit_timeout;
                     let may_ask = !ctx.options.reads_alone || ctx.next_value % 2 == 0;
-                    Doing::Asking { work, may_ask, number: 0, sent_on: None, at: None, until }
+                    Doing::Asking { work, may_ask, number: 0, sent_on: None, since: None, at: None, until }
                 }
                 work => Doing::Running(work),
             },
@@ -320,20 +325,30 @@ impl Postgres {
                 work.record.fresh = true;
                 Doing::Running(work)
             }
-            Doing::Asking { work, until, .. } if ctx.now >= until => {
+            Doing::Asking { work, until, since, sent_on, .. }
+                if ctx.now >= until && !(since.is_some() && self.must_be_answered(slot, sent_on, ctx)) =>
+            {
                 ctx.events.add("no fresh read in time");
                 ended(work, ClientOutcome::Aborted, ctx);
                 Doing::Idle
             }
-            Doing::Asking { work, may_ask, mut number, mut sent_on, mut at, until } => {
+            Doing::Asking { work, may_ask, mut number, mut sent_on, mut since, mut at, until } => {
                 let conn = self.sessions[slot].conn;
                 if conn.is_some() && sent_on != conn {
                     ctx.next_value += 1;
-                    (number, sent_on, at) = (ctx.next_value, conn, None);
+                    (number, sent_on, since, at) = (ctx.next_value, conn, Some(ctx.now), None);
                     self.wishes.extend(conn.map(|conn| Wish::Send(ToNode::Read { conn, number, may_ask })));
                 }
-                again = again.min(until);
-                Doing::Asking { work, may_ask, number, sent_on, at, until }
+                if let Some(waits) = since.filter(|_| self.must_be_answered(slot, sent_on, ctx)) {
+                    let begins = waits.max(ctx.healed.unwrap_or(ctx.now));
+                    if begins + READ_TAKES < ctx.now {
+                        ctx.checker.fail(format!("p{}: a fresh read has been open since {waits}", self.node));
+                    }
+                }
+                if ctx.now < until {
+                    again = again.min(until);
+                }
+                Doing::Asking { work, may_ask, number, sent_on, since, at, until }
             }
             Doing::Locking { work, hash, mode, at: Some(at), .. } if self.applied >= at => {
                 self.change_or_abort(slot, work, (hash, mode), ctx)
@@ -384,6 +399,11 @@ impl Postgres {
         self.sessions[slot].doing = next;
         self.wake(slot, again.max(ctx.now + 1));
         self.progress(ctx);
+    }
+
+    /// Nothing is lost any more, and the connection on which it has asked stands.
+    fn must_be_answered(&self, slot: usize, sent_on: Option<ConnId>, ctx: &Ctx) -> bool {
+        ctx.healed.is_some() && sent_on.is_some() && sent_on == self.sessions[slot].conn
     }
 
     fn begin(&mut self, slot: usize, ctx: &mut Ctx) -> Work {

@@ -157,6 +157,7 @@ impl World {
         let (faults, events) = (Stats::default(), Stats::default());
         let ctx = Ctx {
             now: 0,
+            healed: None,
             rng,
             checker,
             history: histories::History::default(),
@@ -452,12 +453,24 @@ impl World {
         if m.gone {
             return;
         }
-        let Some(disk) = m.disk.take() else { return };
+        let Some(mut disk) = m.disk.take() else { return };
         m.life += 1;
-        let life = m.life;
+        let (id, life) = (NodeId(i as u32 + 1), m.life);
         let postgres = m.postgres.as_ref();
         let (has_postgres, is_there) = (postgres.is_some(), postgres.is_some_and(|p| p.made));
-        match Node::start(NodeId(i as u32 + 1), life, disk, has_postgres, is_there, &mut self.ctx) {
+        let (dies_in, end) = self.ctx.options.start_fault(id, life);
+        disk.dies_in = dies_in.filter(|_| self.phase == Phase::Safety);
+        let opened = Node::open(id, &mut disk, &self.ctx);
+        if disk.has_died {
+            self.ctx.faults.add("node crash while it starts");
+            trace!(self.ctx, "n{id} dies while it starts");
+            self.machines[i].disk = Some(disk.after(end, &mut self.ctx.rng));
+            return self.restart_node_later(i);
+        }
+        let started =
+            opened.and_then(|state| Node::start(id, life, (state, disk), has_postgres, is_there, &mut self.ctx));
+        let m = &mut self.machines[i];
+        match started {
             Ok(node) => {
                 m.node = Some(node);
                 (m.ticks_due, m.work_is_due) = (0, false);

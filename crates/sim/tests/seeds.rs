@@ -150,6 +150,7 @@ const HINTS: &[(InjectedBug, u64)] = &[
     (InjectedBug::AnswersAlone, 1),
     (InjectedBug::AsksAnyway, 1),
     (InjectedBug::TellsDecided, 1),
+    (InjectedBug::AsksOnce, 6),
     (InjectedBug::AnyAnswer, 796),
     (InjectedBug::BreaksPromises, 10),
     (InjectedBug::ForgetsPromises, 447),
@@ -162,6 +163,7 @@ const HINTS: &[(InjectedBug, u64)] = &[
     (InjectedBug::LateReads, 1),
     (InjectedBug::PreparedHoldsNoReads, 1),
     (InjectedBug::SnapshotKeepsLog, 1),
+    (InjectedBug::MarksFirst, 26),
     (InjectedBug::LearnerVotes, 1),
     (InjectedBug::AcceptNonMember, 1),
     (InjectedBug::AllAcceptNonMember, 1),
@@ -320,6 +322,11 @@ fn a_snapshot_taken_beside_the_old_log_is_found() {
 }
 
 #[test]
+fn a_checkpoint_that_is_marked_before_its_log_is_emptied_is_found() {
+    found(InjectedBug::MarksFirst, 100, &["but the checkpoint stands at"]);
+}
+
+#[test]
 fn a_learner_that_counts_itself_as_a_voter_is_found() {
     found(InjectedBug::LearnerVotes, 100, &["which is not its table"]);
 }
@@ -378,6 +385,11 @@ fn reads_that_may_ask_nobody_are_answered_and_refused() {
 #[test]
 fn a_commit_that_is_said_to_be_shown_before_it_is_is_found() {
     found(InjectedBug::TellsDecided, 400, &["all were said to show"]);
+}
+
+#[test]
+fn a_fresh_read_that_is_never_answered_is_found() {
+    found(InjectedBug::AsksOnce, 400, &["a fresh read has been open"]);
 }
 
 #[test]
