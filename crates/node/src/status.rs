@@ -149,7 +149,8 @@ pub struct StatusReport {
     pub apply_worker: bool,
     /// The entry that PostgreSQL cannot apply, however long it tries.
     pub stuck_at: Option<LogIndex>,
-    /// The log has been cut above what PostgreSQL shows: nothing but a copy brings it on.
+    /// The log has been cut above what PostgreSQL shows, or that one has forgotten its position: nothing but a copy brings
+    /// it on.
     #[serde(skip)]
     pub needs_copy: bool,
     /// Entries that wait for the apply worker's credit.
@@ -440,7 +441,7 @@ pub fn report(config: &NodeConfig, core: CoreStatus, around: Surroundings) -> St
         lag_ms: core.own.map(|p| millis(p.lag)),
         apply_worker: core.router.worker_connected,
         stuck_at: core.router.stuck_at,
-        needs_copy: core.router.needs_rebuild,
+        needs_copy: core.router.needs_copy,
         apply_queue: core.router.worker_queue,
         backends: core.router.backends,
         pending: core.router.pending,

@@ -111,6 +111,8 @@ pub struct Router<O> {
     stopping: bool,
     problem: Option<String>,
     /// The apply worker is at an index from which this node cannot bring it on; nothing but a copy helps.
+    needs_copy: bool,
+    /// PostgreSQL's data folder is then of no use any more.
     needs_rebuild: bool,
     /// The index at which the apply worker last began with something to apply, and how often it has begun there.
     begun: (LogIndex, u32),
@@ -139,8 +141,8 @@ pub struct RouterStatus {
     pub worker_queue: usize,
     /// The entry that PostgreSQL cannot apply, however long it tries.
     pub stuck_at: Option<LogIndex>,
-    /// PostgreSQL's data folder is of no use any more.
-    pub needs_rebuild: bool,
+    /// The log cannot bring PostgreSQL on; nothing but a copy does.
+    pub needs_copy: bool,
     pub problem: Option<String>,
 }
 
@@ -185,6 +187,7 @@ impl<O: Outbox> Router<O> {
             durable: None,
             stopping: false,
             problem: None,
+            needs_copy: false,
             needs_rebuild: false,
             begun: (LogIndex::ZERO, 0),
             life: 0,
@@ -710,7 +713,7 @@ impl<O: Outbox> Router<O> {
             worker_connected: self.feed.is_some(),
             worker_queue: self.feed.as_ref().map_or(0, Feed::waiting),
             stuck_at: self.stuck.as_ref().map(|(at, _)| *at),
-            needs_rebuild: self.needs_rebuild,
+            needs_copy: self.needs_copy,
             problem: self.problem.clone(),
         }
     }

@@ -83,7 +83,7 @@ impl<O: Outbox> Router<O> {
         if self.problem.as_ref() != Some(&problem) {
             self.events.push(Event::NeedsRebuild { applied, problem: problem.clone() });
         }
-        self.needs_rebuild = !forgot;
+        (self.needs_copy, self.needs_rebuild) = (true, !forgot);
         // A copy of one that shows this can be brought on, and what this server alone has is kept.
         self.stuck = forgot.then(|| (committed_indexes.feedable_from(first), problem.clone()));
         self.problem = Some(problem);
@@ -91,7 +91,7 @@ impl<O: Outbox> Router<O> {
 
     /// Notes whether it gets on from one beginning to the next.  `next`: the first entry that it lacks.
     fn begins(&mut self, hello: &Hello, next: Option<LogIndex>) {
-        self.needs_rebuild = false;
+        (self.needs_copy, self.needs_rebuild) = (false, false);
         self.problem = None;
         self.stuck = None;
         let no_further = next.is_some() && self.applied == Some(hello.applied);

@@ -140,15 +140,16 @@ fn a_server_that_has_forgotten_where_it_was_is_kept() {
             let role = Role::ApplyWorker;
             let hello = Hello { version: VERSION, role, pid: 1, incarnation: 1, applied: at, durable: at };
             router.handle(AgentEvent::Opened { conn: ConnId(conn), hello, outbox: wire }, &mut context).unwrap();
-            (router.needs_rebuild(), router.stuck().cloned())
+            (router.status().needs_copy, router.needs_rebuild(), router.stuck().cloned())
         };
         if let Some(index) = said_before {
-            assert_eq!(opens(1, index, &mut committed_indexes), (false, None));
+            assert_eq!(opens(1, index, &mut committed_indexes), (false, false, None));
         }
         // As another node's checkpoint has it.
         (5..=6).for_each(|index| committed_indexes.push(LogIndex(index)));
         committed_indexes.forget_to(LogIndex(6));
-        let (needs_rebuild, stuck) = opens(2, says, &mut committed_indexes);
+        let (needs_copy, needs_rebuild, stuck) = opens(2, says, &mut committed_indexes);
+        assert!(needs_copy, "said {said_before:?}, says {says}");
         assert_eq!((needs_rebuild, stuck.is_some()), (!forgot, forgot), "said {said_before:?}, says {says}");
         if let Some((at, why)) = stuck {
             assert!(at == LogIndex(6) && why.contains("below what it had safe on disk"), "{at}: {why}");
