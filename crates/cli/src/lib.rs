@@ -21,6 +21,8 @@ mod leases;
 mod leave;
 mod log_line;
 mod nodes;
+#[cfg(test)]
+mod pages;
 mod place;
 mod progress;
 mod release;
