@@ -29,12 +29,13 @@
  * timeout or a termination we may only report that the outcome is not known
  * (08007), with the transaction id, and only after a short time in which the
  * verdict may still come.  The same goes for any other ERROR, for example if
- * memory runs out while the proposal is encoded again.
+ * memory runs out while the proposal is encoded again: it is reworded before
+ * anybody sees it (session.c).
  *
  * After a verdict of commit the transaction is committed, whatever happens to
  * this backend.  From then until the local commit, interrupts are held and our
  * code allocates nothing.  An ERROR of the server (for example a full disk
- * during ON COMMIT DELETE ROWS) is reworded before anybody sees it (session.c):
+ * during ON COMMIT DELETE ROWS) is reworded likewise:
  * SQLSTATE 08007, "outcome ...: committed at N".  The local transaction aborts,
  * the apply worker takes the entry over, and the session continues.
  *
@@ -196,6 +197,13 @@ commit_enter(CommitPhase next)
 	committing.phase = next;
 }
 
+/* May the entry be in the log, and is its verdict not known? */
+static inline bool
+commit_is_undecided(void)
+{
+	return committing.phase == COMMIT_DECIDING;
+}
+
 /* Is it committed, whatever happens to this process? */
 static inline bool
 commit_is_decided(void)
@@ -324,12 +332,13 @@ commit_end_answer(bool committed)
 bool
 ot_commit_minds_errors(void)
 {
-	return commit_is_decided() || commit_is_handed_over() || commit_has_origin() || answer.is_open;
+	return commit_is_undecided() || commit_is_decided() || commit_is_handed_over() || commit_has_origin() ||
+		answer.is_open;
 }
 
 /*
- * Whatever goes wrong between the verdict and the local commit, the client
- * must not take it for a failure of its transaction.
+ * Whatever goes wrong once the entry may be in the log, the client must not take
+ * it for a failure of its transaction.
  */
 bool
 ot_commit_reword(const ErrorData *edata)
@@ -357,14 +366,22 @@ ot_commit_reword(const ErrorData *edata)
 						   edata->message ? edata->message : "An error came between");
 		return true;
 	}
-	if (!commit_is_decided())
+	if (!commit_is_undecided() && !commit_is_decided())
 		return false;
-	if (edata->sqlerrcode != OT_ERR_OUTCOME_UNKNOWN)
+	if (edata->sqlerrcode == OT_ERR_OUTCOME_UNKNOWN)
+		return true;
+	ot_session_end_later();
+	if (commit_is_undecided())
 	{
-		ot_session_end_later();
-		ot_say_committed(ot_commit_own_txn(), committing.index, committing.written.any,
-							 edata->message ? edata->message : "An error came between");
+		/* it would be served on the way to the client, and say that nothing was committed */
+		QueryCancelPending = false;
+		ot_say_unknown(ot_commit_own_txn());
+		errdetail_log("An error came after the transaction was proposed: %s",
+					  edata->message ? edata->message : "without a message");
 	}
+	else
+		ot_say_committed(ot_commit_own_txn(), committing.index, committing.written.any,
+						 edata->message ? edata->message : "An error came between");
 	return true;
 }
 
@@ -430,8 +447,9 @@ ot_commit_proposed(void)
 }
 
 /*
- * Once the entry may be in the log, an ordinary ERROR would tell the client
- * that nothing was committed, so it is replaced by 08007.
+ * An ERROR has been reworded, unless it came while another message was handled:
+ * PostgreSQL then passes callbacks over.  It is replaced here, without allocating
+ * anything.
  */
 static void
 commit_propose_and_wait(OtTxnId txn, OtVerdict *verdict)
@@ -442,18 +460,9 @@ commit_propose_and_wait(OtTxnId txn, OtVerdict *verdict)
 	}
 	PG_CATCH();
 	{
-		ErrorData  *edata;
-
-		if (committing.phase != COMMIT_DECIDING || geterrcode() == OT_ERR_OUTCOME_UNKNOWN)
+		if (!commit_is_undecided() || geterrcode() == OT_ERR_OUTCOME_UNKNOWN)
 			PG_RE_THROW();
-		/* the ERROR has let them through, and whoever logs looks for them */
-		HOLD_INTERRUPTS();
-		MemoryContextSwitchTo(TopTransactionContext);
-		edata = CopyErrorData();
 		FlushErrorState();
-		ereport(LOG_SERVER_ONLY,
-				(errcode(edata->sqlerrcode),
-				 errmsg("after proposing a transaction: %s", edata->message)));
 		ot_commit_raise_unknown(txn);
 	}
 	PG_END_TRY();
@@ -791,7 +800,7 @@ commit_at_commit(void)
 static void
 commit_at_abort(void)
 {
-	bool		undecided = committing.phase == COMMIT_DECIDING;
+	bool		undecided = commit_is_undecided();
 	bool		decided = commit_is_decided();
 	bool		left_open = ot_own_id_needs_outcome(undecided);
 

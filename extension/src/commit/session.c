@@ -4,7 +4,7 @@
  *	  What happens at each statement and at each error of a session.
  *
  * Errors: some errors of the server must say something that the server does not
- * know.  Once a COMMIT is decided, no error may look like its failure
+ * know.  Once a COMMIT may be in the log, no error may look like its failure
  * (commit.c); a cancel that was sent by an eviction must say who was first
  * (eviction.c); and an error that stops the apply worker is kept for
  * onetrip.status (apply.c, through a callback).  One error context callback

@@ -181,6 +181,7 @@ agent_make_wait_set(OtAgent *agent)
 {
 	MemoryContext old = CurrentMemoryContext;
 	uint32		held = InterruptHoldoffCount;
+	sig_atomic_t cancelled = QueryCancelPending;
 	volatile bool made = false;
 
 	PG_TRY();
@@ -200,6 +201,8 @@ agent_make_wait_set(OtAgent *agent)
 		MemoryContextSwitchTo(old);
 		edata = CopyErrorData();
 		ot_swallow_error(old, held);
+		/* rewording the ERROR took it away (commit.c) */
+		QueryCancelPending = QueryCancelPending || cancelled;
 		strlcpy(agent->error, edata->message, sizeof(agent->error));
 		FreeErrorData(edata);
 	}

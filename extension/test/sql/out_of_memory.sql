@@ -44,3 +44,36 @@ BEGIN
     RAISE NOTICE 'whole: %', (SELECT count(*) = level * 301 AND bool_and(v <> 'too many') FROM short_of_memory);
 END $$;
 DROP TABLE short_of_memory;
+
+-- Memory runs out while a COMMIT waits for its verdict, and once more while that is logged: the transaction may be in the log,
+-- so the client is not told that it has failed.
+CREATE TABLE in_the_log (id int PRIMARY KEY);
+SELECT current_setting('onetrip.agent_socket') AS socket \gset
+\setenv SOCKET :socket
+\set dir `mktemp -d /tmp/onetrip-damaged.XXXXXX`
+\setenv DIR :dir
+\! chmod 777 $DIR
+\! perl "$(dirname "$ONETRIP_GOLDEN")/../extension/test/stand_in.pl" $DIR $SOCKET >$DIR/log 2>&1 & for i in $(seq 200); do [ -S $DIR/node.sock ] && break; sleep 0.05; done
+SELECT unit.use_socket(:'dir' || '/node.sock');
+SELECT unit.lack_memory_to_log(true);
+BEGIN;
+INSERT INTO in_the_log VALUES (1);
+SELECT onetrip.current_transaction_id() AS txn \gset
+-- VERDICT cannot be read, which is logged
+\! umask 0; echo 82 >$DIR/damaged
+\set VERBOSITY sqlstate
+COMMIT;
+\set VERBOSITY default
+SELECT unit.lack_memory_to_log(false);
+SELECT unit.use_socket(NULL);
+\! cat $DIR/log; rm -r $DIR
+DO $$
+BEGIN
+    FOR i IN 1..1000 LOOP
+        EXIT WHEN EXISTS (SELECT FROM in_the_log);
+        COMMIT;
+        PERFORM pg_sleep(0.02);
+    END LOOP;
+END $$;
+SELECT onetrip.outcome(:'txn') LIKE 'committed at %' AS committed, (SELECT count(*) FROM in_the_log);
+DROP TABLE in_the_log;

@@ -48,6 +48,7 @@ PG_FUNCTION_INFO_V1(unit_evict_last);
 PG_FUNCTION_INFO_V1(unit_lag_in_queue);
 PG_FUNCTION_INFO_V1(unit_skip_oids);
 PG_FUNCTION_INFO_V1(unit_limit_memory);
+PG_FUNCTION_INFO_V1(unit_lack_memory_to_log);
 PG_FUNCTION_INFO_V1(unit_read_behind_end);
 PG_FUNCTION_INFO_V1(unit_delete_unseen);
 PG_FUNCTION_INFO_V1(unit_make_table);
@@ -256,6 +257,24 @@ unit_limit_memory(PG_FUNCTION_ARGS)
 	}
 	if (setrlimit(RLIMIT_DATA, &limit) != 0)
 		elog(ERROR, "setrlimit: %m");
+	PG_RETURN_VOID();
+}
+
+static void
+lack_memory_to_log(ErrorData *edata)
+{
+	if (edata->elevel == LOG_SERVER_ONLY)
+		ereport(ERROR, errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory"));
+}
+
+/*
+ * unit_lack_memory_to_log(boolean) returns void: while true, what goes to the server's
+ * log only finds no memory.
+ */
+Datum
+unit_lack_memory_to_log(PG_FUNCTION_ARGS)
+{
+	emit_log_hook = PG_GETARG_BOOL(0) ? lack_memory_to_log : NULL;
 	PG_RETURN_VOID();
 }
 
