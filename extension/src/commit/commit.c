@@ -685,6 +685,7 @@ commit_at_pre_commit(void)
 	commit_wait_while_standing_still();
 	ot_sequence_lock_used();
 	ot_own_id_take_key();
+	ot_functions_take_key();
 	ot_large_object_capture_cuts();
 	ot_held_locks_take_keys(&committing.written, false);
 	if (ot_prepared_has_done_here())

@@ -82,6 +82,7 @@ extern const char *ot_ddl_changed_here_by(void);
 
 /* ddl_function.c */
 extern void ot_functions_commit_begins(bool begins);
+extern void ot_functions_take_key(void);
 extern void ot_functions_drop(void);
 
 /* ddl_child.c */

@@ -186,13 +186,16 @@ static bool commit_begun = false;
 /* It has dropped one, which is there again if it is rolled back. */
 static bool dropped_some = false;
 
+/* It has dropped one whose session is gone. */
+static bool dropped_left_behind = false;
+
 /* Called at COMMIT, before it is certain, and when the transaction is over. */
 void
 ot_functions_commit_begins(bool begins)
 {
 	commit_begun = begins;
 	if (!begins)
-		dropped_some = false;
+		dropped_some = dropped_left_behind = false;
 }
 
 #define HIDDEN "onetrip_hidden_"
@@ -216,6 +219,10 @@ ddl_function_can_be_met(Oid function)
  * the log, so the transaction has to lose against that one.  What a COMMIT drops
  * needs no key: it happens in the transaction's turn, and without one its locks
  * are let go at once.
+ *
+ * What a session has left behind in a crash is dropped by the one that gets its
+ * place, before that makes something temporary, or by autovacuum.  Neither may need
+ * an entry for it: that would fail on a read replica, and without a majority.
  */
 void
 ot_function_before_drop(Oid function, bool is_recorded)
@@ -225,7 +232,21 @@ ot_function_before_drop(Oid function, bool is_recorded)
 	dropped_some = true;
 	if (is_recorded || commit_begun || proc_exit_inprogress || !ot_capturing())
 		return;
-	ot_write_set_key_now(ot_hash_schema(), OT_UPDATE, InvalidOid);
+	if (checkTempNamespaceStatus(ot_function_temporary_schema(function, NULL)) == TEMP_NAMESPACE_IDLE)
+		dropped_left_behind = true;
+	else
+		ot_write_set_key_now(ot_hash_schema(), OT_UPDATE, InvalidOid);
+}
+
+/*
+ * Called at COMMIT of a transaction that has an entry.  If the worker waits for the
+ * lock, its entry is not applied yet: a key that is taken now still loses against it.
+ */
+void
+ot_functions_take_key(void)
+{
+	if (unlikely(dropped_left_behind))
+		ot_write_set_key_now(ot_hash_schema(), OT_UPDATE, InvalidOid);
 }
 
 /* ---- all of them ---- */

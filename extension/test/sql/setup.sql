@@ -23,6 +23,7 @@ CREATE FUNCTION unit.damage(bytes bytea, seed bigint) RETURNS bytea LANGUAGE c S
 CREATE FUNCTION unit.lag_in_queue(pages int) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_lag_in_queue';
 CREATE FUNCTION unit.limit_memory(more bigint) RETURNS void LANGUAGE c AS :'unit', 'unit_limit_memory';
 CREATE FUNCTION unit.lack_memory_to_log(lack boolean) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_lack_memory_to_log';
+CREATE FUNCTION unit.leave_temporary() RETURNS void LANGUAGE c AS :'unit', 'unit_leave_temporary';
 CREATE FUNCTION unit.refuse_messages(refuse boolean) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_refuse_messages';
 CREATE FUNCTION unit.delete_unseen(of regclass, at tid) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_delete_unseen';
 CREATE FUNCTION unit.make_table(name text, temporary boolean) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_make_table';

@@ -21,6 +21,7 @@
 #include "access/table.h"
 #include "access/transam.h"
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "commands/async.h"
@@ -31,6 +32,7 @@
 #include "nodes/makefuncs.h"
 #include "storage/fd.h"
 #include "storage/lwlock.h"
+#include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -42,6 +44,7 @@ PG_MODULE_MAGIC;
 PG_FUNCTION_INFO_V1(unit_use_socket);
 PG_FUNCTION_INFO_V1(unit_use_level);
 PG_FUNCTION_INFO_V1(unit_use_read_only);
+PG_FUNCTION_INFO_V1(unit_leave_temporary);
 PG_FUNCTION_INFO_V1(unit_refuse_verifiers);
 PG_FUNCTION_INFO_V1(unit_refuse_messages);
 PG_FUNCTION_INFO_V1(unit_evict_last);
@@ -92,6 +95,18 @@ Datum
 unit_use_read_only(PG_FUNCTION_ARGS)
 {
 	ot_read_only = PG_GETARG_BOOL(0);
+	PG_RETURN_VOID();
+}
+
+/*
+ * unit_leave_temporary() returns void: this session has not used its temporary
+ * schema yet, as if another one had left behind in a crash what is in it.
+ */
+Datum
+unit_leave_temporary(PG_FUNCTION_ARGS)
+{
+	SetTempNamespaceState(InvalidOid, InvalidOid);
+	MyProc->tempNamespaceId = InvalidOid;
 	PG_RETURN_VOID();
 }
 
