@@ -121,6 +121,7 @@ extern void ot_write_set_note_named(uint32 number);
 extern int	ot_write_set_tables(Oid *relids, int max);
 extern void ot_write_set_subxact_start(int nest_level);
 extern void ot_write_set_subxact_end(int nest_level, bool committed);
+extern void ot_write_set_close(void);
 extern void ot_write_set_reset(void);
 
 /* write_set_keys.c */

@@ -131,12 +131,27 @@ static struct
 	StringInfo	wrapped;		/* if not NULL, in place of the operations */
 }			ws;
 
+/* COMMIT is done with it, or needs none. */
+static bool closed = false;
+
 static void write_set_start(void);
+
+static void
+write_set_raise_closed(void)
+{
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_REPLICATED),
+			 errmsg("cannot replicate a change that C code makes at COMMIT, after onetrip"),
+			 errdetail("Other regions would not get it."),
+			 errhint("Name onetrip first in shared_preload_libraries: libraries before it are called after it at COMMIT.")));
+}
 
 /* Starts the write set, if this is the transaction's first change. */
 void
 ot_write_set_touch(void)
 {
+	if (unlikely(closed))
+		write_set_raise_closed();
 	if (likely(ws.active))
 		return;
 	write_set_start();
@@ -192,9 +207,20 @@ ot_write_set_has_statements(void)
 	return ws.active && ws.nstatements > 0;
 }
 
+/*
+ * Called when PRE_COMMIT is over.  From then until the end of the transaction nothing
+ * of ours changes what is replicated.
+ */
+void
+ot_write_set_close(void)
+{
+	closed = true;
+}
+
 void
 ot_write_set_reset(void)
 {
+	closed = false;
 	if (!ws.active)
 		return;
 	ws.active = false;

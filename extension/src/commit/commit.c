@@ -7,7 +7,8 @@
  *	PRE_COMMIT	yes			not known			keys of held locks and of reads, rehearse
  *											statements, propose, wait
  *				as 08007	commit				wait for the turn, take the origin
- *	(the server's own steps up to the commit record)
+ *	(the server's own steps up to the commit record; whoever changes what is
+ *	replicated there gets an ERROR, since nobody would send it)
  *				as 08007	commit				nothing of ours
  *	COMMIT		no			commit				publish, release the origin; after the
  *											locks: perhaps wait for the other regions
@@ -850,13 +851,11 @@ commit_xact_callback(XactEvent event, void *arg)
 			ot_functions_commit_begins(true);
 			ot_check_unseen_writes();
 			ot_check_unseen_notifications();
-			if (ot_write_set_is_empty() && !ot_commit_id_is_told())
-			{
-				if (likely(!needs_entry))
-					break;
+			if (needs_entry && ot_write_set_is_empty() && !ot_commit_id_is_told())
 				ot_write_set_advance();
-			}
-			commit_at_pre_commit();
+			if (!ot_write_set_is_empty() || ot_commit_id_is_told())
+				commit_at_pre_commit();
+			ot_write_set_close();
 			break;
 		case XACT_EVENT_COMMIT:
 			ot_unread_is_waited_for();
@@ -889,6 +888,7 @@ commit_xact_callback(XactEvent event, void *arg)
 						 errdetail("Its id was asked for (onetrip.current_transaction_id()), so it must have an outcome of its own.") :
 						 errdetail("PREPARE TRANSACTION was not run as a statement of its own."),
 						 errhint("Use COMMIT; one transaction may span all tables of all regions.")));
+			ot_write_set_close();
 			break;
 		case XACT_EVENT_PREPARE:
 			ot_row_lock_end(false);

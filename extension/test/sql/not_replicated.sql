@@ -116,5 +116,30 @@ SET search_path = not_replicated;
 -- A table belongs to the region unless its access method is onetrip, by that name.
 CREATE ACCESS METHOD not_replicated_too TYPE TABLE HANDLER onetrip.access_method_handler;
 
+-- C code that changes a replicated table at COMMIT, after the entry was made, or found not to be needed: no region gets half of
+-- it.
+CREATE TABLE late (id int PRIMARY KEY);
+SELECT unit.write_at_drop('INSERT INTO not_replicated.late VALUES (1)');
+BEGIN;
+CREATE TEMP TABLE passing (id int) ON COMMIT DROP;
+COMMIT;
+SELECT unit.write_at_drop('INSERT INTO not_replicated.late VALUES (2)');
+BEGIN;
+CREATE TEMP TABLE passing (id int) ON COMMIT DROP;
+INSERT INTO late VALUES (3);
+\set VERBOSITY sqlstate
+COMMIT;
+\set VERBOSITY default
+DO $$
+BEGIN
+    FOR i IN 1..1000 LOOP
+        EXIT WHEN EXISTS (SELECT FROM late WHERE id = 3);
+        COMMIT;
+        PERFORM pg_sleep(0.02);
+    END LOOP;
+END $$;
+SELECT * FROM late;
+INSERT INTO late VALUES (4);
+
 SET client_min_messages = warning;
 DROP SCHEMA not_replicated CASCADE;

@@ -26,6 +26,7 @@ CREATE FUNCTION unit.lack_memory_to_log(lack boolean) RETURNS void LANGUAGE c ST
 CREATE FUNCTION unit.leave_temporary() RETURNS void LANGUAGE c AS :'unit', 'unit_leave_temporary';
 CREATE FUNCTION unit.refuse_messages(refuse boolean) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_refuse_messages';
 CREATE FUNCTION unit.delete_unseen(of regclass, at tid) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_delete_unseen';
+CREATE FUNCTION unit.write_at_drop(statement text) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_write_at_drop';
 CREATE FUNCTION unit.make_table(name text, temporary boolean) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_make_table';
 CREATE FUNCTION unit.truncate(name text) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_truncate';
 CREATE FUNCTION unit.skip_oids(count bigint) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_skip_oids';

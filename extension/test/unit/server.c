@@ -22,11 +22,13 @@
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "commands/async.h"
 #include "commands/tablecmds.h"
 #include "commands/user.h"
+#include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -54,6 +56,7 @@ PG_FUNCTION_INFO_V1(unit_limit_memory);
 PG_FUNCTION_INFO_V1(unit_lack_memory_to_log);
 PG_FUNCTION_INFO_V1(unit_read_behind_end);
 PG_FUNCTION_INFO_V1(unit_delete_unseen);
+PG_FUNCTION_INFO_V1(unit_write_at_drop);
 PG_FUNCTION_INFO_V1(unit_make_table);
 PG_FUNCTION_INFO_V1(unit_truncate);
 
@@ -324,6 +327,41 @@ unit_delete_unseen(PG_FUNCTION_ARGS)
 	simple_heap_delete(rel, (ItemPointer) PG_GETARG_POINTER(1));
 	CommandCounterIncrement();
 	table_close(rel, RowExclusiveLock);
+	PG_RETURN_VOID();
+}
+
+static object_access_hook_type prev_object_access = NULL;
+static char *at_drop = NULL;
+
+static void
+write_at_drop(ObjectAccessType access, Oid class_id, Oid object_id, int sub_id, void *arg)
+{
+	char	   *statement = at_drop;
+
+	if (prev_object_access)
+		prev_object_access(access, class_id, object_id, sub_id, arg);
+	if (access != OAT_DROP || class_id != RelationRelationId || statement == NULL)
+		return;
+	at_drop = NULL;
+	SPI_connect();
+	if (SPI_execute(statement, false, 0) < 0)
+		elog(ERROR, "cannot execute \"%s\"", statement);
+	SPI_finish();
+}
+
+/*
+ * unit_write_at_drop(statement text) returns void: it is run when this session drops
+ * the next relation.  ON COMMIT DROP does so after the callbacks for PRE_COMMIT.
+ */
+Datum
+unit_write_at_drop(PG_FUNCTION_ARGS)
+{
+	if (object_access_hook != write_at_drop)
+	{
+		prev_object_access = object_access_hook;
+		object_access_hook = write_at_drop;
+	}
+	at_drop = MemoryContextStrdup(TopMemoryContext, text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	PG_RETURN_VOID();
 }
 
