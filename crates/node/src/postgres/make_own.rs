@@ -34,7 +34,8 @@ impl Server {
     /// `data`: the copy, with the settings that it is going to be started with.  Returns what was ended, in words.  On
     /// return it is durable, and needs no recovery.
     pub fn make_own(&self, data: &Path) -> Result<Vec<String>, PostgresError> {
-        let mut settings = self.over_files(data);
+        // What there is to say of the files is said where they are then, when the server is started.
+        let (mut settings, _) = self.over_files(data);
         settings.extend(places(&control_data(&self.bin_dir, data)?));
         // Another machine may have less memory than the settings ask for, and little is enough here.
         settings.extend([("shared_buffers", "128MB".to_string()), ("huge_pages", "off".to_string())]);

@@ -276,16 +276,16 @@ impl Server {
         Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
     }
 
-    /// What counts over the files in `data`, as names and values, and is to be given to the server when it is started.
-    pub(super) fn over_files(&self, data: &Path) -> Vec<(&'static str, String)> {
+    /// What counts over the files in `data`, as names and values, and is to be given to the server when it is started; and
+    /// what its owner is to be told of the files.
+    pub(super) fn over_files(&self, data: &Path) -> (Vec<(&'static str, String)>, Vec<String>) {
         let mut settings = vec![
             ("data_directory", data.display().to_string()),
             ("listen_addresses", self.listen.clone()),
             ("port", self.port.to_string()),
         ];
-        for line in lines_for_nothing(data) {
-            tracing::warn!("{line}, has no effect: the node decides that setting; take the line out");
-        }
+        let for_nothing = |line| format!("{line}, has no effect: the node decides that setting; take the line out");
+        let mut warnings: Vec<String> = lines_for_nothing(data).into_iter().map(for_nothing).collect();
         let folder = self.node_folder.display().to_string();
         let is_node_folder = |name: &str| name.trim().trim_matches('"') == folder;
         let with = |name, ours: &str, is_ours: &dyn Fn(&str) -> bool| {
@@ -294,16 +294,15 @@ impl Server {
         settings.extend(with("shared_preload_libraries", "onetrip", &is_our_library));
         settings.extend(with("unix_socket_directories", &folder, &is_node_folder));
         let known = AT_LEAST.iter().map(|(name, _)| *name).chain(["wal_level"]);
-        let instead = known.filter_map(|name| {
-            let value = self.in_files(data, name)?;
-            let instead = instead_of(name, &value)?;
-            tracing::warn!(
+        for name in known {
+            let Some(value) = self.in_files(data, name) else { continue };
+            let Some(instead) = instead_of(name, &value) else { continue };
+            warnings.push(format!(
                 "PostgreSQL's settings have {name} = {value}, with which it cannot serve: it is started with {instead}"
-            );
-            Some((name, instead))
-        });
-        settings.extend(instead);
-        settings
+            ));
+            settings.push((name, instead));
+        }
+        (settings, warnings)
     }
 
     pub(super) fn log_end(&self) -> u64 {
@@ -512,9 +511,12 @@ mod tests {
             ("max_wal_senders", "10".into()),
             ("wal_level", "replica".into()),
         ];
-        assert_eq!(server.over_files(&server.data()), expected);
+        let (settings, warnings) = server.over_files(&server.data());
+        assert_eq!(settings, expected);
         let file = server.data().join("postgresql.auto.conf");
-        assert_eq!(lines_for_nothing(&server.data()), [format!("onetrip.key_seed in {}, line 2", file.display())]);
+        let line = format!("onetrip.key_seed in {}, line 2, has no effect", file.display());
+        let told = [line.as_str(), "have max_wal_senders = 0", "have wal_level = minimal"];
+        assert!(warnings.len() == 3 && told.iter().zip(&warnings).all(|(t, w)| w.contains(t)), "{warnings:?}");
     }
 
     #[test]

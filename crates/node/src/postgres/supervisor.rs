@@ -515,7 +515,9 @@ impl Keeper {
         let log = OpenOptions::new().create(true).append(true).open(&path).map_err(file_error("open", &path))?;
         let again = log.try_clone().map_err(file_error("open", &path))?;
         let mut command = Command::from(self.server.command_of_server());
-        for (name, value) in self.server.over_files(&self.server.data()) {
+        let (settings, warnings) = self.server.over_files(&self.server.data());
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        for (name, value) in settings {
             command.arg("-c").arg(format!("{name}={value}"));
         }
         command
