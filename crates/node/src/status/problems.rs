@@ -3,7 +3,7 @@
 use super::{certificate, CoreStatus, Quorum, Surroundings, DISK_SILENT_MAX, ELECTION_MAX, MEMBER_SILENT_MAX};
 use crate::config::NodeConfig;
 use crate::error::without_errno;
-use crate::postgres::{PostgresState, ServerState};
+use crate::postgres::{CopyState, PostgresState, ServerState};
 use onetrip_core::NodeId;
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ pub(super) fn all(config: &NodeConfig, core: &CoreStatus, around: &Surroundings,
     problems.extend(of_certificates(around));
     problems.extend(core.router.problem.clone());
     problems.extend(core.archive.iter().flat_map(|a| &a.problem).map(|problem| format!("archive: {problem}")));
-    problems.extend(of_postgres(config, core, around.postgres.as_ref()));
+    problems.extend(of_postgres(config, core.router.worker_connected, around.postgres.as_ref()));
     problems.extend(around.counts.as_deref().and_then(|counts| ids_run_out(counts.as_ref().ok()?)));
     problems.into_iter().map(without_errno).collect()
 }
@@ -149,7 +149,7 @@ fn of_certificates(around: &Surroundings) -> Vec<String> {
     problems
 }
 
-fn of_postgres(config: &NodeConfig, core: &CoreStatus, postgres: Option<&PostgresState>) -> Option<String> {
+fn of_postgres(config: &NodeConfig, has_worker: bool, postgres: Option<&PostgresState>) -> Option<String> {
     let starting = || Some("PostgreSQL is starting, and takes no clients yet".to_string());
     let Some(postgres) = postgres else {
         // The node has just started.
@@ -157,10 +157,15 @@ fn of_postgres(config: &NodeConfig, core: &CoreStatus, postgres: Option<&Postgre
     };
     match &postgres.problem {
         Some(problem) => Some(format!("PostgreSQL: {problem}")),
-        None if postgres.state == ServerState::Ready && !core.router.worker_connected => {
+        None if postgres.state == ServerState::Ready && !has_worker => {
             Some("PostgreSQL's apply worker is not connected: nothing of other regions is applied; see its log".into())
         }
         None if postgres.state == ServerState::Starting => starting(),
+        None if postgres.state == ServerState::Copying => {
+            let from = |copy: &CopyState| format!(" from member {} in {}", copy.node, copy.region);
+            let from = postgres.copy.as_ref().map_or(String::new(), from);
+            Some(format!("PostgreSQL is being copied{from}, and takes no clients until that is done"))
+        }
         None => None,
     }
 }
@@ -199,15 +204,37 @@ fn ids(ids: &[NodeId]) -> Vec<u32> {
 mod tests {
     use super::*;
     use crate::config::PostgresConfig;
+    use crate::postgres::CopyProgress;
+
+    fn config() -> NodeConfig {
+        let port = |port| ([127, 0, 0, 1], port).into();
+        NodeConfig::new("orders".into(), NodeId(3), "c".into(), port(1), port(2))
+    }
 
     #[test]
     fn a_witness_blames_no_server_of_its_own() {
-        let port = |port| ([127, 0, 0, 1], port).into();
-        let mut config = NodeConfig::new("orders".into(), NodeId(3), "c".into(), port(1), port(2));
+        let mut config = config();
         let witness = log_too_large(&config, 5000, 4096);
         assert!(witness.contains("5000 MiB") && !witness.contains("own PostgreSQL"), "{witness}");
         config.postgres = Some(PostgresConfig::new(5432, "/bin".into(), "onetrip".into(), "postgres".into()));
         assert!(log_too_large(&config, 5000, 4096).contains("own PostgreSQL"));
+    }
+
+    #[test]
+    fn a_server_that_takes_no_clients_is_a_problem() {
+        let told = |state, from: Option<u32>, has_worker| {
+            let progress = CopyProgress { done_kb: 0, total_kb: 0, tablespaces: 1, tablespaces_done: 0 };
+            let copy = from.map(|id| CopyState { node: NodeId(id), region: "d".into(), progress });
+            let (pid, port, database, restarts, problem) = (None, 5432, "onetrip".to_string(), 0, None);
+            let postgres = PostgresState { state, pid, port, database, restarts, copy, problem };
+            of_postgres(&config(), has_worker, Some(&postgres)).unwrap_or_default()
+        };
+        let copied = told(ServerState::Copying, Some(4), false);
+        assert!(copied.contains("being copied from member 4 in d, and takes no clients"), "{copied}");
+        assert!(told(ServerState::Copying, None, false).contains("being copied, and"));
+        assert!(told(ServerState::Starting, None, false).contains("is starting"));
+        assert!(told(ServerState::Ready, None, false).contains("apply worker"));
+        assert_eq!(told(ServerState::Ready, None, true), "");
     }
 
     #[test]
