@@ -482,6 +482,16 @@ ot_bitmap_next_page(OtBitmapIterator *iterator, BlockNumber *block, bool *lossy,
 #endif
 
 /*
+ * 17: the type into which an expression of SQL's own JSON language turns what it has
+ * found, by casts and CHECKs of domains that are not in the tree.
+ */
+#if PG_VERSION_NUM >= 170000
+#define OT_JSON_RESULT(node) (IsA(node, JsonExpr) ? ((JsonExpr *) (node))->returning->typid : InvalidOid)
+#else
+#define OT_JSON_RESULT(node) InvalidOid
+#endif
+
+/*
  * Such a command of ALTER TABLE gives a column other values, and makes its indexes,
  * and foreign keys that refer to it, anew from their definitions.
  */

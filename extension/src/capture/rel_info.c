@@ -286,6 +286,7 @@ rel_info_runs_users_code(Node *node, void *context)
 	if (IsA(node, Const) && ot_type_contains_names(((Const *) node)->consttype))
 		return true;
 	if (IsA(node, CoerceToDomain) || IsA(node, CoerceViaIO) || IsA(node, ArrayCoerceExpr) ||
+		ot_json_calls_unseen(node) ||
 		check_functions_in_node(node, rel_info_is_not_builtin, context))
 		return true;
 	return expression_tree_walker(node, rel_info_runs_users_code, context);
@@ -364,7 +365,7 @@ rel_info_may_run_anything(Node *node, void *context)
 	if (node == NULL)
 		return false;
 	/* a domain has CHECKs, even one in a composite that is read from text */
-	if (IsA(node, CoerceToDomain) ||
+	if (IsA(node, CoerceToDomain) || ot_json_calls_unseen(node) ||
 		(IsA(node, CoerceViaIO) && !rel_info_is_builtin(((CoerceViaIO *) node)->resulttype)) ||
 		check_functions_in_node(node, rel_info_is_interpreted, context))
 		return true;

@@ -287,6 +287,34 @@ ot_type_is_by_oid(Oid type)
 }
 
 /*
+ * JSON_VALUE and its like turn what they find into their result by casts that no tree
+ * shows.  Are there some that may be a user's, or give other values elsewhere?
+ */
+bool
+ot_json_calls_unseen(Node *node)
+{
+	switch (OT_JSON_RESULT(node))
+	{
+		case InvalidOid:
+		case BOOLOID:
+		case INT2OID:
+		case INT4OID:
+		case INT8OID:
+		case FLOAT4OID:
+		case FLOAT8OID:
+		case NUMERICOID:
+		case TEXTOID:
+		case VARCHAROID:
+		case BPCHAROID:
+		case JSONOID:
+		case JSONBOID:
+			return false;
+		default:
+			return true;
+	}
+}
+
+/*
  * Can any two values be compared?  PostgreSQL has one comparison for all arrays,
  * and one for all composite types and ranges; it looks up that of the elements
  * when it compares two, and finds none for an array of points.

@@ -29,6 +29,7 @@ typedef struct OtNames
 
 extern bool ot_type_names_object(Oid type);
 extern bool ot_type_contains_names(Oid type);
+extern bool ot_json_calls_unseen(Node *node);
 extern bool ot_type_is_by_oid(Oid type);
 extern bool ot_type_is_comparable(Oid type);
 extern bool ot_type_find_names(Oid type, char *value, uint32 offset, OtNames *names);

@@ -306,13 +306,9 @@ ddl_check_generates_from_oids(Node *node, void *context)
 		return false;
 	if (IsA(node, ColumnRef))
 		return ddl_check_column_name(node) != NULL && strcmp(ddl_check_column_name(node), "tableoid") == 0;
-	if (IsA(node, TypeCast))
-	{
-		Oid			type = typenameTypeId(NULL, ((TypeCast *) node)->typeName);
-
-		if (ot_type_is_by_oid(type))
-			return true;
-	}
+	/* of a cast, or what JSON_VALUE returns */
+	if (IsA(node, TypeName) && ot_type_is_by_oid(typenameTypeId(NULL, (TypeName *) node)))
+		return true;
 	return raw_expression_tree_walker(node, ddl_check_generates_from_oids, context);
 }
 

@@ -290,6 +290,8 @@ elsewhere_value_differs(SQLValueFunction *value)
 static bool
 elsewhere_node_differs(Node *node)
 {
+	if (ot_json_calls_unseen(node))
+		return true;
 	switch (nodeTag(node))
 	{
 		case T_Var:
@@ -358,7 +360,7 @@ static bool
 elsewhere_uses_temporary(Node *node)
 {
 	Const	   *value = (Const *) node;
-	Oid			type;
+	Oid			type = OT_JSON_RESULT(node);
 
 	if (!ot_ddl_session_has_temporary() && !ot_temporary_functions_possible())
 		return false;
@@ -387,7 +389,7 @@ elsewhere_uses_temporary(Node *node)
 			type = exprType(node);
 			break;
 		default:
-			return false;
+			break;
 	}
 	return ot_type_is_temporary(type);
 }

@@ -368,6 +368,28 @@ SELECT statement, refused(statement) FROM unnest(ARRAY[
     $$CREATE INDEX ON by_oid (id) WHERE m > 'x' AND r IS NOT NULL$$,
     $$CREATE INDEX ON by_oid_here ((r::oid::int8))$$
 ]) AS statement;
+-- What JSON_VALUE and its like make of what they have found (PostgreSQL 17), by casts that are in no tree.
+CREATE DOMAIN of_json AS int CHECK (value > 0);
+DO $$
+DECLARE
+    statement text;
+BEGIN
+    IF current_setting('server_version_num')::int < 170000 THEN
+        RETURN;
+    END IF;
+    ALTER TABLE by_oid ADD j jsonb;
+    FOREACH statement IN ARRAY ARRAY[
+        'CREATE INDEX ON by_oid ((JSON_VALUE(j, ''$.a'')))',
+        'CREATE INDEX ON by_oid ((JSON_VALUE(j, ''$.a'' RETURNING int DEFAULT 0 ON EMPTY)))',
+        'CREATE INDEX ON by_oid (id) WHERE JSON_EXISTS(j, ''$.a'')',
+        'CREATE INDEX ON by_oid ((JSON_QUERY(j, ''$.a'')))',
+        'CREATE INDEX ON by_oid ((JSON_VALUE(j, ''$.a'' RETURNING regclass)))',
+        'CREATE INDEX ON by_oid ((JSON_VALUE(j, ''$.a'' RETURNING of_json)))',
+        'CREATE INDEX ON by_oid (id) WHERE JSON_VALUE(j, ''$.a'' RETURNING regclass DEFAULT ''by_oid'' ON EMPTY) IS NULL'] LOOP
+        ASSERT (refused(statement) = 'done') = (statement !~ 'regclass|of_json'), statement;
+    END LOOP;
+END $$;
+DROP DOMAIN of_json;
 DROP TABLE by_oid, by_oid_here;
 
 -- The extension cannot be moved or changed.
