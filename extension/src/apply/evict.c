@@ -781,14 +781,18 @@ evict_job(int worker)
 	else
 	{
 		ot_worker->job_gives_way = true;
+		ot_worker->job_cancel_arrived = false;
 		/* a function may have caught it */
 		ot_worker->job_gives_way_at = TimestampTzPlusMilliseconds(now, JOB_END_MS);
 	}
 	SpinLockRelease(&ot_worker->mutex);
 	if (waiter == 0)
 		return;
-	/* if the job ends just now, another step of the worker may fail, which it repeats */
+	/* a job that ends just now waits for the signal */
 	evict_signal_process(pid, SIGINT);
+	SpinLockAcquire(&ot_worker->mutex);
+	ot_worker->job_cancel_arrived = true;
+	SpinLockRelease(&ot_worker->mutex);
 	ereport(LOG,
 			(errmsg("the onetrip job worker gives way to process %d, which has waited for it", waiter)));
 }

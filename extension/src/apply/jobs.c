@@ -38,6 +38,8 @@
  */
 #include "apply/apply_internal.h"
 
+#include <unistd.h>
+
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -451,7 +453,8 @@ jobs_look(MemoryContext context)
 		}
 		message = ot_sql_worker_try(job->built ? jobs_propose : jobs_build, job, &code);
 		gave_way = ot_worker_job_ends() && message != NULL && code == ERRCODE_QUERY_CANCELED;
-		/* it may have been told to give way when it was done */
+		/* it may have been told to give way when it was done; at the end of a system call signals are there */
+		(void) getppid();
 		QueryCancelPending = false;
 		ot_sql_worker_set("search_path", "pg_catalog");
 		if (gave_way)

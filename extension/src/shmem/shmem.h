@@ -317,7 +317,8 @@ typedef struct OtWorkerStatus
 	int			detach_worker;	/* of the detach worker, or -1 */
 	TimestampTz job_gives_way_at;	/* from then on the job that runs gives way to who
 									 * waits for it; 0: it does not */
-	bool		job_gives_way;	/* it has been cancelled for that */
+	bool		job_gives_way;	/* it is cancelled for that */
+	bool		job_cancel_arrived; /* the signal of that has been sent */
 	OtLogIndex	applying;		/* 0: nothing */
 	TimestampTz applying_since;
 	char		applying_region[NAMEDATALEN];

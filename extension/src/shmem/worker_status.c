@@ -113,17 +113,27 @@ ot_worker_job_begins(TimestampTz gives_way_at)
 	SpinLockRelease(&ot_worker->mutex);
 }
 
-/* Returns whether it was made to give way. */
+/*
+ * Returns whether it was made to give way.  The signal of that has been sent then: one
+ * that came later would end what the worker does next.
+ */
 bool
 ot_worker_job_ends(void)
 {
-	bool		gives_way;
+	for (;;)
+	{
+		bool		gives_way;
+		bool		arrived;
 
-	SpinLockAcquire(&ot_worker->mutex);
-	ot_worker->job_gives_way_at = 0;
-	gives_way = ot_worker->job_gives_way;
-	SpinLockRelease(&ot_worker->mutex);
-	return gives_way;
+		SpinLockAcquire(&ot_worker->mutex);
+		ot_worker->job_gives_way_at = 0;
+		gives_way = ot_worker->job_gives_way;
+		arrived = ot_worker->job_cancel_arrived;
+		SpinLockRelease(&ot_worker->mutex);
+		if (!gives_way || arrived)
+			return gives_way;
+		pg_usleep(1000L);
+	}
 }
 
 /* Called in the detach worker, before it ends. */
