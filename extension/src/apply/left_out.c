@@ -28,12 +28,6 @@
 #include "executor/spi.h"
 #include "utils/builtins.h"
 
-static void
-left_out_connect_spi(void)
-{
-	(void) SPI_connect();
-}
-
 static bool
 left_out_is_left_out(OtLogIndex index)
 {
@@ -41,7 +35,7 @@ left_out_is_left_out(OtLogIndex index)
 	Datum		args[] = {Int64GetDatum((int64) index.value)};
 	bool		found;
 
-	left_out_connect_spi();
+	(void) SPI_connect();
 	if (SPI_execute_with_args("SELECT FROM onetrip.left_out WHERE log_index = $1", 1, types,
 							  args, NULL, true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "cannot read onetrip.left_out");
@@ -61,7 +55,7 @@ left_out_keep_left_out(const OtEntry *entry)
 		CStringGetTextDatum(entry->region)
 	};
 
-	left_out_connect_spi();
+	(void) SPI_connect();
 	if (SPI_execute_with_args("INSERT INTO onetrip.left_out (log_index, transaction_id, region) VALUES ($1, $2, $3)",
 							  3, types, args, NULL, false, 0) != SPI_OK_INSERT)
 		elog(ERROR, "cannot write onetrip.left_out");
