@@ -34,7 +34,7 @@ ddl/ddl_bounds.c: as the role of the statement, as PostgreSQL does next
 ddl/ddl_detach_entry.c: as the role of the statement, as PostgreSQL does
 ddl/ddl_index.c: as the owner: after ot_user_enter(), or in PostgreSQL
 ddl/ddl_reindex.c: as the owner, after ot_user_enter()
-ddl/ddl_share.c: a key that calls nothing but what is built in
+ddl/ddl_share.c: what calls nothing but what is built in
 sequence/sequence.c: what PostgreSQL plans, for whom it plans it
 '
 

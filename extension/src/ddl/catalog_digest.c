@@ -588,8 +588,6 @@ catalog_digest_put_row(Row *row, Relation catalog, Column *columns, HeapTuple tu
  * table's indexes in the order of their OIDs.  The copies of one of them that LIKE
  * and new partitions make are named after its columns, as long as there is room; a
  * foreign key and an index of a partitioned table take the first with their columns.
- * Expressions count as one column: to compare them as PostgreSQL does is to simplify
- * them first, which calls functions of users.
  */
 static bool
 catalog_digest_are_alike(Form_pg_index one, Form_pg_index other)
@@ -609,7 +607,8 @@ catalog_digest_are_alike(Form_pg_index one, Form_pg_index other)
 										 FirstLowInvalidHeapAttributeNumber);
 		}
 	}
-	return strncmp(names[0].data, names[1].data, NAME_BYTES_KEPT) == 0 || bms_equal(keys[0], keys[1]);
+	return strncmp(names[0].data, names[1].data, NAME_BYTES_KEPT) == 0 ||
+		(bms_equal(keys[0], keys[1]) && ot_ddl_indexes_compute_alike(one->indexrelid, other->indexrelid));
 }
 
 /* Puts the names of those that come before this new index. */

@@ -471,6 +471,30 @@ ot_ddl_index_is_built_in(Oid index)
 	return answer;
 }
 
+/* The expressions of an index that is built in, as PostgreSQL compares them. */
+static Node *
+ddl_share_simplified(Oid index)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	bool		isnull;
+	Datum		tree = SysCacheGetAttr(INDEXRELID, tuple, Anum_pg_index_indexprs, &isnull);
+	Node	   *expressions = isnull ? NULL : eval_const_expressions(NULL, stringToNode(TextDatumGetCString(tree)));
+
+	ReleaseSysCache(tuple);
+	return expressions;
+}
+
+/*
+ * Might PostgreSQL take the expressions of these indexes for the same?  It simplifies
+ * them before, which calls functions: if those may be of users, the answer is yes.
+ */
+bool
+ot_ddl_indexes_compute_alike(Oid one, Oid other)
+{
+	return !ot_ddl_index_is_built_in(one) || !ot_ddl_index_is_built_in(other) ||
+		equal(ddl_share_simplified(one), ddl_share_simplified(other));
+}
+
 static bool
 ddl_share_indexes_are_built_in(Relation rel)
 {
