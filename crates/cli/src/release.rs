@@ -19,7 +19,7 @@ use onetrip_node::config::{NodeConfig, FILE_NAME};
 use onetrip_node::disk::write_whole;
 use onetrip_node::postgres::{
     become_user, control_data, hba, identifier, is_there, processes_of, quoted, Server, SingleUser, ROOT_BECOMES,
-    SETTINGS_FILES,
+    SETTINGS_FILES, SHOWS,
 };
 
 use crate::adopt::{self, reached, rename, settings, ADOPTING, MOVING};
@@ -223,11 +223,7 @@ fn would_be_lost(server: &Server, data: &Path, drop_prepared: bool) -> Result<()
 fn plain(server: &Server, data: &Path) -> Result<Option<i64>> {
     let settings = in_this_folder(data);
     let offline = offline(server, data, &settings);
-    let queries = [
-        "SELECT 'there' FROM pg_extension WHERE extname = 'onetrip'",
-        "SELECT (pg_replication_origin_progress('onetrip', true) - '0/0')::bigint::text \
-         FROM pg_replication_origin WHERE roname = 'onetrip'",
-    ];
+    let queries = ["SELECT 'there' FROM pg_extension WHERE extname = 'onetrip'", SHOWS];
     let rows = offline.rows("opening the server", &server.database, &queries.map(String::from))?;
     let position = rows[1].first().and_then(|text| text.parse().ok());
     if !rows[0].is_empty() {

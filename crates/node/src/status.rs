@@ -21,6 +21,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
+#[cfg(test)]
+use {onetrip_core::consensus::Leadership, onetrip_core::Conf};
 
 /// A member that is within one of these counts as having caught up.
 const CAUGHT_UP_ENTRIES: u64 = 1_000;
@@ -46,6 +48,8 @@ pub struct CoreStatus {
     pub prepared_since: Option<LogIndex>,
     pub last_committed: LogIndex,
     pub log_first: LogIndex,
+    /// A PostgreSQL that shows this can be brought on by this node.
+    pub feedable_from: LogIndex,
     pub checkpoint: LogIndex,
     pub log_bytes: u64,
     /// What it may have before it is cut although another member needs it.
@@ -69,6 +73,50 @@ pub struct CoreStatus {
     pub leaderless: Option<Duration>,
     /// The round trips that the members report, the lower value of both ends.
     pub round_trips: BTreeMap<(NodeId, NodeId), Duration>,
+}
+
+#[cfg(test)]
+impl CoreStatus {
+    /// Of a node that knows no leader and has done nothing yet.
+    pub fn of(members: Arc<Members>) -> CoreStatus {
+        let leadership = Leadership { role: Role::Follower, term: Term(0), leader: None };
+        let zero = LogIndex::ZERO;
+        let raft = RaftStatus {
+            leadership,
+            raft_commit: zero,
+            last: zero,
+            matched: Vec::new(),
+            conf: Conf::default(),
+            disk_silent_ticks: 0,
+        };
+        CoreStatus {
+            raft,
+            disk_silent: Duration::ZERO,
+            decided: zero,
+            arriving: None,
+            prepared: 0,
+            prepared_since: None,
+            last_committed: zero,
+            log_first: LogIndex(1),
+            feedable_from: zero,
+            checkpoint: zero,
+            log_bytes: 0,
+            log_bytes_max: 0,
+            members,
+            own: None,
+            positions: BTreeMap::new(),
+            silent: BTreeMap::new(),
+            router: RouterStatus::default(),
+            places: None,
+            has_lease: false,
+            lock_sessions: Vec::new(),
+            lock_line: Vec::new(),
+            leader_settled: false,
+            archive: None,
+            leaderless: None,
+            round_trips: BTreeMap::new(),
+        }
+    }
 }
 
 /// What is known outside of the core thread.

@@ -25,7 +25,7 @@ pub fn postgres(from: &Path, server: &Server, progress: &mut Progress) -> Result
         }
     }
     progress.show("recovering PostgreSQL", None, "");
-    for what in server.make_own(&unfinished)? {
+    for what in server.make_own(&unfinished)?.ended {
         say!("the old server's alone: {what}");
     }
     let folder = fs::File::open(&unfinished).with_context(|| format!("open {}", unfinished.display()))?;

@@ -362,6 +362,7 @@ impl CoreThread {
             prepared_since: replica.certifier.prepared().values().map(|prepared| prepared.index).min(),
             last_committed: replica.certifier.last_committed(),
             log_first: replica.consensus.log().first_index(),
+            feedable_from: replica.feedable_from(),
             checkpoint: replica.checkpoint(),
             members: replica.members().clone(),
             own: self.own_position(),

@@ -25,8 +25,6 @@ pub(super) const DOOR_PORT: u16 = 1;
 pub struct Donor {
     pub node: NodeId,
     pub region: RegionId,
-    /// The index up to which its PostgreSQL showed the log when it was chosen.
-    pub shows: LogIndex,
 }
 
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -14,7 +14,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{control_data, PostgresError, Server, SingleUser};
+use onetrip_core::LogIndex;
+
+use super::{control_data, PostgresError, Server, SingleUser, SHOWS};
 
 /// They are in a catalog that all databases of a server share, and run wherever they are.
 const RUNS_ELSEWHERE: &str =
@@ -30,10 +32,18 @@ const PLACES: [(&str, &str); 5] = [
     ("max_wal_senders", "max_wal_senders"),
 ];
 
+/// A copy that is this server's own.
+pub struct Own {
+    /// What was ended, in words.
+    pub ended: Vec<String>,
+    /// The index up to which it shows the log; 0 also if it does not know.
+    pub shows: LogIndex,
+}
+
 impl Server {
-    /// `data`: the copy, with the settings that it is going to be started with.  Returns what was ended, in words.  On
-    /// return it is durable, and needs no recovery.
-    pub fn make_own(&self, data: &Path) -> Result<Vec<String>, PostgresError> {
+    /// `data`: the copy, with the settings that it is going to be started with.  On return it is durable, and needs no
+    /// recovery.
+    pub fn make_own(&self, data: &Path) -> Result<Own, PostgresError> {
         // What there is to say of the files is said where they are then, when the server is started.
         let (mut settings, _) = self.over_files(data);
         settings.extend(places(&control_data(&self.bin_dir, data)?));
@@ -49,10 +59,11 @@ impl Server {
             "SELECT quote_ident(subname) || ' in ' || quote_ident(datname) FROM pg_subscription \
              JOIN pg_database d ON d.oid = subdbid WHERE {RUNS_ELSEWHERE} ORDER BY 1"
         );
-        let queries = [of_each("database"), of_each("gid"), subscriptions];
+        let queries = [of_each("database"), of_each("gid"), subscriptions, SHOWS.to_string()];
         let mut rows = copy.rows("recovering the copy", &self.database, &queries)?.into_iter();
         let mut next = || rows.next().unwrap_or_default();
-        let (databases, names, subscriptions) = (next(), next(), next());
+        let (databases, names, subscriptions, shows) = (next(), next(), next(), next());
+        let shows = shows.first().and_then(|shows| shows.parse().ok()).map(LogIndex).unwrap_or_default();
 
         let mut prepared: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (database, name) in databases.into_iter().zip(names) {
@@ -70,7 +81,7 @@ impl Server {
             copy.run("disabling subscriptions", &self.database, &[disable])?;
             ended.extend(subscriptions.iter().map(|name| format!("subscription {name} is disabled")));
         }
-        Ok(ended)
+        Ok(Own { ended, shows })
     }
 }
 

@@ -55,7 +55,7 @@ pub use rebuild::{sync_folder, CopyState, Rebuild, HEALED_FILE};
 pub(crate) use row_texts::RowTexts;
 pub use server::{instead_of, is_our_library, quoted, Server};
 pub use settings::{is_of_one_server, leave_out_of_copy, SETTINGS_FILES};
-pub use single_user::SingleUser;
+pub use single_user::{SingleUser, SHOWS};
 pub use supervisor::{PostgresState, ServerState, Supervisor};
 
 /// `search_path` of every session of a node's or a command's own.  These are superusers, and a function or an operator

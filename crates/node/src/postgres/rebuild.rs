@@ -76,8 +76,9 @@ pub struct CopyState {
     pub progress: CopyProgress,
 }
 
-/// Copies from the first donor from which that succeeds.  The copy shows at least the log index that is returned;
-/// `None`: the order was withdrawn before the copy was whole.
+/// Copies from the first donor from which that succeeds.  Returns the index up to which the copy shows the log: what
+/// the donor showed when the copy ended, which may be hours after the donor was chosen.  `None`: the order was
+/// withdrawn before the copy was whole.
 pub(super) async fn copy(
     server: &Server,
     donors: &Arc<dyn Donors>,
@@ -119,8 +120,8 @@ pub(super) async fn copy(
             Some(Ok(())) => {
                 let may_wait = !could_serve(server, order);
                 let tell = |why| report(state.clone(), Some(why));
-                match try_to_make_own(server, may_wait, withdrawn.as_mut(), tell).await {
-                    Ok(Made::Own) => {}
+                let shows = match try_to_make_own(server, may_wait, withdrawn.as_mut(), tell).await {
+                    Ok(Made::Own(shows)) => shows,
                     Ok(Made::Withdrawn) => {
                         remove_unfinished(server).await?;
                         return Ok(None);
@@ -135,7 +136,7 @@ pub(super) async fn copy(
                         remove_unfinished(server).await?;
                         return Err(PostgresError::Copy(e.to_string()));
                     }
-                }
+                };
                 let keep_old = order.is_some_and(|order| order.keep_old);
                 let places = Places::of(server);
                 beside("putting the copy in its place", move || {
@@ -145,7 +146,7 @@ pub(super) async fn copy(
                 })
                 .await
                 .map_err(|e| PostgresError::Copy(e.to_string()))?;
-                return Ok(Some(donor.shows));
+                return Ok(Some(shows));
             }
             failed => {
                 if let Err(e) = remove_unfinished(server).await {
@@ -177,8 +178,8 @@ pub(super) async fn copy(
 
 /// What has become of a whole copy that is not in its place yet.
 enum Made {
-    /// This node's own; PostgreSQL has been started on it.
-    Own,
+    /// This node's own; PostgreSQL has been started on it, and shows the log up to this index.
+    Own(LogIndex),
     OfNoUse(PostgresError),
     /// Nobody wants it any more.
     Withdrawn,
@@ -196,7 +197,7 @@ async fn try_to_make_own(
     loop {
         let why = match own_settings(server).await {
             Ok(()) => match make_own(server).await {
-                Ok(()) => return Ok(Made::Own),
+                Ok(shows) => return Ok(Made::Own(shows)),
                 Err(e) if may_wait && !is_of_the_copy(&e) => {
                     let now = Instant::now();
                     if now >= *give_up_at.get_or_insert(now + TRY_TO_START_FOR) {
@@ -332,13 +333,13 @@ async fn own_settings(server: &Server) -> Result<(), PostgresError> {
     .await
 }
 
-/// See `make_own.rs`.
-async fn make_own(server: &Server) -> Result<(), PostgresError> {
+/// See `make_own.rs`.  Returns the index up to which the copy shows the log.
+async fn make_own(server: &Server) -> Result<LogIndex, PostgresError> {
     let (unfinished, server) = (server.unfinished(), server.clone());
     beside("recovering a copy", move || {
-        let ended = server.make_own(&unfinished)?;
-        ended.iter().for_each(|what| tracing::warn!("the donor's alone, in the copy: {what}"));
-        Ok(())
+        let own = server.make_own(&unfinished)?;
+        own.ended.iter().for_each(|what| tracing::warn!("the donor's alone, in the copy: {what}"));
+        Ok(own.shows)
     })
     .await
 }
@@ -361,10 +362,10 @@ async fn remove_unfinished(server: &Server) -> Result<(), PostgresError> {
 }
 
 /// Does what may take a while, such as to remove a large folder.
-async fn beside(
+async fn beside<T: Send + 'static>(
     what: &str,
-    work: impl FnOnce() -> Result<(), PostgresError> + Send + 'static,
-) -> Result<(), PostgresError> {
+    work: impl FnOnce() -> Result<T, PostgresError> + Send + 'static,
+) -> Result<T, PostgresError> {
     let span = tracing::Span::current();
     let done = tokio::task::spawn_blocking(move || span.in_scope(work)).await;
     done.map_err(|e| PostgresError::Refused(format!("{what} failed: {e}")))?

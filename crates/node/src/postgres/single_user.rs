@@ -14,6 +14,10 @@ use super::{PostgresError, SEARCH_PATH};
 /// What begins each line that [`SingleUser::rows`] reads; PostgreSQL prints prompts in between.
 const MARK: &str = "onetrip row ";
 
+/// The index up to which the server shows the log, if it has one.
+pub const SHOWS: &str = "SELECT (pg_replication_origin_progress('onetrip', true) - '0/0')::bigint::text \
+                         FROM pg_replication_origin WHERE roname = 'onetrip'";
+
 #[derive(Debug, Clone, Copy)]
 pub struct SingleUser<'a> {
     pub bin_dir: &'a Path,

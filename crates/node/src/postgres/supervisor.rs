@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
+use onetrip_core::LogIndex;
 use serde::Serialize;
 use tokio::process::{Child, Command};
 use tokio::sync::{oneshot, watch};
@@ -103,6 +104,8 @@ struct Keeper {
     server: Server,
     state: Arc<Mutex<PostgresState>>,
     rebuild: Option<Rebuild>,
+    /// What the last copy showed when it took its place.
+    copied: Mutex<Option<LogIndex>>,
     given_up: Mutex<Option<GivenUp>>,
     /// Keeps a second node from running on the same folder; the kernel releases the lock when the node dies.
     _lock: Flock<std::fs::File>,
@@ -149,8 +152,14 @@ impl Supervisor {
             rebuild::note_place(&server.node_folder)?;
         }
         let ordered = rebuild.as_ref().is_some_and(|r| r.orders.borrow().is_some());
-        let given_up = Mutex::default();
-        let keeper = Keeper { server: server.clone(), state: Arc::clone(&state), rebuild, given_up, _lock: lock };
+        let keeper = Keeper {
+            server: server.clone(),
+            state: Arc::clone(&state),
+            rebuild,
+            copied: Mutex::default(),
+            given_up: Mutex::default(),
+            _lock: lock,
+        };
         let running = match there && !ordered {
             true => keeper.first_start().await?,
             false => keeper.adopt(),
@@ -350,6 +359,7 @@ impl Keeper {
                 Ok(None) => tracing::info!("the order to copy PostgreSQL's folder was withdrawn"),
                 Ok(Some(shows)) => {
                     tracing::info!(index = %shows, "PostgreSQL's folder is made anew");
+                    *lock(&self.copied) = Some(shows);
                     // An order that has come in the meantime may ask for more than that.
                     let met = orders.borrow_and_update().is_none_or(|order| order.at_least <= shows);
                     if met {
@@ -418,8 +428,10 @@ impl Keeper {
         self.rebuild.as_ref().and_then(|rebuild| *rebuild.orders.borrow())
     }
 
+    /// An order of which the server is ahead may have come before its apply worker could say so.
     fn is_ordered(&self) -> bool {
-        self.order().is_some()
+        let is_met = |order: RebuildFrom| !order.keep_old && Some(order.at_least) <= *lock(&self.copied);
+        self.order().is_some_and(|order| !is_met(order))
     }
 
     fn set(&self, state: ServerState, pid: Option<Pid>, problem: Option<String>) {

@@ -3,7 +3,7 @@
 use super::super::donor::{Boxed, Donor, Donors, Stream};
 use super::super::{example, write_program};
 use super::*;
-use onetrip_core::{LogIndex, RegionId};
+use onetrip_core::RegionId;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
@@ -15,7 +15,7 @@ struct OneDonor;
 
 impl Donors for OneDonor {
     fn choose(&self, _: Option<LogIndex>) -> Boxed<'_, Result<Vec<Donor>, String>> {
-        let donor = Donor { node: onetrip_core::NodeId(1), region: RegionId::from("a"), shows: LogIndex(1) };
+        let donor = Donor { node: onetrip_core::NodeId(1), region: RegionId::from("a") };
         Box::pin(async { Ok(vec![donor]) })
     }
 
@@ -68,7 +68,7 @@ impl Case {
 
     fn keeper(&self, state: Arc<Mutex<PostgresState>>) -> Keeper {
         let (_lock, server) = (lock_folder(&self.server).unwrap(), self.server.clone());
-        Keeper { _lock, server, state, rebuild: None, given_up: Mutex::default() }
+        Keeper { _lock, server, state, rebuild: None, copied: Mutex::default(), given_up: Mutex::default() }
     }
 
     async fn start(&self, order: Option<RebuildFrom>) -> Run {
@@ -233,11 +233,14 @@ async fn a_withdrawn_order_ends_the_copy() {
     run.supervisor.stop().await;
 }
 
-/// A server that writes to `served` with each start; copies of it write to `copies`.  Single-user mode fails with the
-/// text in `says`, if that is there.
+/// A server that writes to `served` with each start; copies of it write to `copies`, and show what is in `shows`.
+/// Single-user mode fails with the text in `says`, if that is there.
 fn with_programs() -> Case {
     let case = Case::new(
-        "case \"$*\" in *--single*) ! cat says >&2; exit;; *-C*) exit;; esac\n\
+        "case \"$*\" in\n\
+         *--single*) cat says >&2 && exit 1; echo \"onetrip row 3:$(cat shows)\"; exit;;\n\
+         *-C*) exit;;\n\
+         esac\n\
          cat postgres/PG_VERSION >> served\n\
          # As PostgreSQL does, whatever signals it was started without.\n\
          exec perl -e '$SIG{INT} = $SIG{QUIT} = sub { exit }; sleep 600'",
@@ -271,6 +274,32 @@ async fn a_copy_waits_for_what_its_start_lacks() {
     std::fs::remove_file(case.path("says")).unwrap();
     run.until("it is started", |_| case.read("served") == "copy\n").await;
     assert_eq!(case.read("copies"), copies);
+    run.supervisor.stop().await;
+}
+
+/// Goal: a copy of hundreds of gigabytes is not made again for an order that it meets, whether that came while it was
+/// made or before its server could say so.
+#[tokio::test]
+async fn a_copy_that_shows_enough_at_its_end_is_the_last() {
+    let case = with_programs();
+    case.program(
+        "pg_basebackup",
+        "mkdir \"$2\"; echo copy >> copies; while [ ! -e shows ]; do sleep 0.1; done; echo copy > \"$2/PG_VERSION\"",
+    );
+    case.make_data();
+    let run = case.start(order(1, false)).await;
+    run.until("it is being copied", |_| !case.read("copies").is_empty()).await;
+    run.orders.send(order(7, false)).unwrap();
+    case.write("shows", "8");
+    run.until("the copy is started", |_| case.read("served") == "copy\n").await;
+    run.orders.send(order(8, false)).unwrap();
+    // It would begin at once.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((case.read("copies"), case.read("served")), ("copy\n".into(), "copy\n".into()));
+    case.write("shows", "9");
+    run.orders.send(order(9, false)).unwrap();
+    run.until("it is copied again", |_| case.read("served") == "copy\ncopy\n").await;
+    assert_eq!(case.read("copies"), "copy\ncopy\n");
     run.supervisor.stop().await;
 }
 
