@@ -40,6 +40,7 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/transam.h"
+#include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaddress.h"
 #include "catalog/partition.h"
@@ -337,12 +338,23 @@ ddl_share_statement(Node *stmt)
  * types as they are, and with the lock on the table that the statement takes next.
  */
 
+/* GiST calls a function of this type's (SUBTYPE_DIFF), which any role may choose. */
+static bool
+ddl_share_is_users_range(Oid type)
+{
+	/* a column that does not exist */
+	if (!OidIsValid(type))
+		return false;
+	type = getBaseType(type);
+	return type >= FirstNormalObjectId && (type_is_range(type) || type_is_multirange(type));
+}
+
 /* Indexes are built in each region. */
 static bool
 ddl_share_builds_alike(IndexStmt *stmt, const char *query)
 {
 	LOCKMODE	mode = ShareLock;
-	bool		computes = stmt->whereClause != NULL;
+	bool		computes = stmt->whereClause != NULL || strcmp(stmt->accessMethod, DEFAULT_INDEX_TYPE) != 0;
 	bool		alike;
 	Oid			relid;
 	ListCell   *lc;
@@ -363,7 +375,8 @@ ddl_share_builds_alike(IndexStmt *stmt, const char *query)
 	{
 		IndexElem  *column = lfirst_node(IndexElem, lc);
 
-		alike &= column->expr == NULL || ot_ddl_is_built_in(column->expr);
+		alike &= column->expr != NULL ? ot_ddl_is_built_in(column->expr) :
+			!ddl_share_is_users_range(get_atttype(relid, get_attnum(relid, column->name)));
 	}
 	if (!alike)
 		UnlockRelationOid(relid, mode);
@@ -460,13 +473,17 @@ bool
 ot_ddl_index_is_built_in(Oid index)
 {
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	Form_pg_index form;
 	bool		answer;
 
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for index %u", index);
-	answer = !((Form_pg_index) GETSTRUCT(tuple))->indisexclusion &&
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	answer = !form->indisexclusion &&
 		ddl_share_stored_is_built_in(INDEXRELID, tuple, Anum_pg_index_indexprs) &&
 		ddl_share_stored_is_built_in(INDEXRELID, tuple, Anum_pg_index_indpred);
+	for (int i = 1; i <= form->indnkeyatts; i++)
+		answer &= !ddl_share_is_users_range(get_atttype(index, i));
 	ReleaseSysCache(tuple);
 	return answer;
 }
@@ -586,19 +603,36 @@ ddl_share_key_is_compared_alike(HeapTuple tuple)
 	return true;
 }
 
-/* Each region looks whether its rows are as they should be. */
+static bool
+ddl_share_has_policies(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	bool		answer = HeapTupleIsValid(tuple) && ((Form_pg_class) GETSTRUCT(tuple))->relrowsecurity;
+
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	return answer;
+}
+
+/*
+ * Each region looks whether its rows are as they should be.  Those of a foreign key it
+ * finds by a query, to which policies apply.
+ */
 static bool
 ddl_share_validates_alike(Oid relid, const char *name)
 {
 	HeapTuple	tuple = SearchSysCache1(CONSTROID, ObjectIdGetDatum(get_relation_constraint_oid(relid, name, true)));
+	Form_pg_constraint constraint;
 	bool		alike;
 
 	/* the statement will fail */
 	if (!HeapTupleIsValid(tuple))
 		return true;
+	constraint = (Form_pg_constraint) GETSTRUCT(tuple);
 	alike = ddl_share_stored_is_built_in(CONSTROID, tuple, Anum_pg_constraint_conbin) &&
-		(((Form_pg_constraint) GETSTRUCT(tuple))->contype != CONSTRAINT_FOREIGN ||
-		 ddl_share_key_is_compared_alike(tuple));
+		(constraint->contype != CONSTRAINT_FOREIGN ||
+		 (ddl_share_key_is_compared_alike(tuple) && !ddl_share_has_policies(constraint->conrelid) &&
+		  !ddl_share_has_policies(constraint->confrelid)));
 	ReleaseSysCache(tuple);
 	return alike;
 }
@@ -738,8 +772,9 @@ ddl_share_command_is_alike(Oid relid, AlterTableStmt *stmt, AlterTableCmd *comma
 
 	if (adds && !ddl_share_fills_alike(column, query))
 		return false;
+	/* if another session's table is there by then, the catalogs may not show what TYPE has done to its rows */
 	if (!OidIsValid(relid))
-		return true;
+		return command->subtype != AT_AlterColumnType;
 	if (command->subtype == AT_AttachPartition)
 		return ot_ddl_finds_order((Node *) stmt) && ddl_share_checks_alike(relid);
 	if (command->subtype == AT_ValidateConstraint)
@@ -765,9 +800,11 @@ ddl_share_alters_alike(AlterTableStmt *stmt, const char *query)
 	bool		locks = rewrites || ddl_share_has(stmt, AT_AttachPartition) ||
 		ddl_share_has(stmt, AT_ValidateConstraint);
 	List	   *rewritten = NIL;
+	List	   *times_locked = NIL;
 	bool		alike = true;
 	Oid			relid;
 	ListCell   *lc;
+	ListCell   *times;
 
 	foreach(lc, stmt->cmds)
 	{
@@ -781,16 +818,17 @@ ddl_share_alters_alike(AlterTableStmt *stmt, const char *query)
 		alike = alike && ddl_share_command_is_alike(relid, stmt, lfirst_node(AlterTableCmd, lc), query);
 	if (alike && rewrites && OidIsValid(relid))
 	{
-		rewritten = find_all_inheritors(relid, mode, NULL);
+		rewritten = find_all_inheritors(relid, mode, &times_locked);
 		foreach(lc, rewritten)
 			alike &= ddl_share_rewrites_alike(lfirst_oid(lc), stmt->cmds);
 		alike = alike && !ot_ddl_converts_foreign_key(rewritten, stmt->cmds, true);
 	}
 	if (!alike && locks && OidIsValid(relid))
 	{
-		foreach(lc, rewritten)
+		/* a child is locked once for each of its parents */
+		forboth(lc, rewritten, times, times_locked)
 		{
-			if (lfirst_oid(lc) != relid)
+			for (int i = 0; i < lfirst_int(times); i++)
 				UnlockRelationOid(lfirst_oid(lc), mode);
 		}
 		UnlockRelationOid(relid, mode);

@@ -434,7 +434,11 @@ async fn those_that_wait(lab: &Lab) {
               create table waits_above (i int) partition by list (waits_of(i));
               alter table waits_above attach partition waits_below for values in (1);
               alter table first_one add constraint called check (waits_of(i) > 0) not valid, add column v int, add column w int, add column e waits_enum;
-              create index on first_one (abs(w))").await;
+              create index on first_one (abs(w));
+              create table waits_policies (id int primary key, to_id int); alter table waits_policies enable row level security;
+              alter table waits_policies add constraint seen foreign key (to_id) references waits_policies not valid;
+              create type waits_range as range (subtype = int);
+              create table waits_ranged (v int, r waits_range); create index on waits_ranged using gist (r)").await;
     one.must("begin; alter table waits add column x int").await;
     other.must("set lock_timeout = '200ms'").await;
     for statement in [
@@ -448,6 +452,10 @@ async fn those_that_wait(lab: &Lab) {
         "alter table first_one alter column v type int using waits_of(v)",
         "alter table first_one alter column v type waits_domain",
         "alter table first_one alter column v type waits_enum using null::text::waits_domain::text::waits_enum",
+        "alter table if exists not_yet_there alter column v type int using v + 1",
+        "alter table waits_ranged alter column v type bigint",
+        "create index on waits_ranged using gist (r)",
+        "alter table waits_policies validate constraint seen",
         "alter table first_one alter column e type int",
         "alter table first_one alter column e type int using e::int",
         "alter table first_one alter column i type int using i + 1",
