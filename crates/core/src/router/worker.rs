@@ -30,7 +30,7 @@ impl<O: Outbox> Router<O> {
         if !self.can_welcome(hello, context) {
             // What was wrong with the server need not be with this one, which may be a copy: that is judged when it is
             // let in.
-            (self.needs_rebuild, self.stuck) = (false, None);
+            (self.needs_copy, self.needs_rebuild, self.stuck) = (false, false, None);
             self.problem = (hello.applied > context.log.last_index()).then(|| {
                 format!(
                     "PostgreSQL stands at log index {}, this node's log ends at {}: the rest must come from the other members first",

@@ -154,6 +154,6 @@ fn a_server_that_has_forgotten_where_it_was_is_kept() {
         if let Some((at, why)) = stuck {
             assert!(at == LogIndex(6) && why.contains("below what it had safe on disk"), "{at}: {why}");
         }
-        assert_eq!(opens(3, 9, &mut committed_indexes), (false, None), "said {says}, copied from one ahead");
+        assert_eq!(opens(3, 9, &mut committed_indexes), (false, false, None), "said {says}, copied from one ahead");
     }
 }
