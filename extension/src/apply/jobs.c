@@ -248,7 +248,7 @@ jobs_build(void *what)
 /* The name of a TOAST table is none elsewhere. */
 #define TABLE_OF_TOAST \
 	"(SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace " \
-	"WHERE c.reltoastrelid = t.oid)"
+	"WHERE c.oid = substr(t.relname, 10)::oid AND c.reltoastrelid = t.oid)"
 
 /* What this region should have told the others; its columns are those of onetrip.job_report. */
 #define REPORT \

@@ -218,10 +218,13 @@ ot_sql_worker_try(OtStep step, void *what, int *code)
 		/* releases what the session has locked as well */
 		AbortCurrentTransaction();
 		pgstat_report_activity(STATE_IDLE, NULL);
-		QueryCancelPending = false;
+		/* ereport() would serve a cancel that comes now, outside of PG_TRY() */
+		HOLD_INTERRUPTS();
 		ereport(LOG,
 				(errcode(edata->sqlerrcode),
 				 errmsg("%s: %s", worker_name, edata->message)));
+		RESUME_INTERRUPTS();
+		QueryCancelPending = false;
 		message = sql_worker_message(edata);
 		*code = edata->sqlerrcode;
 	}

@@ -91,6 +91,7 @@
 #define WAIT_MS 50
 /* The pause after it has held others up for a moment, to lock a table alone. */
 #define PAUSE_MS 500
+#define LONG_ATTEMPT_EVERY 10
 
 /* Columns of onetrip.job_here. */
 #define JOB_ERROR 5
@@ -425,7 +426,12 @@ ddl_index_others_wait(LOCKTAG tag)
 static void
 ddl_index_finish_toast(Oid toast, Oid copy, LOCKTAG tag)
 {
-	while (ddl_index_others_wait(tag) || !ot_index_try_lock(toast, AccessExclusiveLock))
+	int			attempts = 0;
+
+	/* a writer's COMMIT takes a round trip, which may be longer than an attempt */
+	while (ddl_index_others_wait(tag) ||
+		   !ot_index_try_locks(list_make1_oid(toast), list_make1_int(AccessExclusiveLock),
+							   ++attempts % LONG_ATTEMPT_EVERY == 0 ? DeadlockTimeout / 2 : 0))
 	{
 		CommitTransactionCommand();
 		ot_index_pause(PAUSE_MS);
@@ -451,9 +457,9 @@ ddl_index_enter_owner(OtUserContext *saved, Oid table)
  * Builds the index of a job, in transactions as PostgreSQL's CREATE INDEX
  * CONCURRENTLY does; the functions that do the work are PostgreSQL's.  One that
  * gets a second entry is not made valid; one of a TOAST table gets none, and is put to
- * use.  Called in a transaction that has no
- * snapshot and holds no lock; returns in another one.  The caller holds a lock for
- * its session on the table, which keeps out other DDL and maintenance.
+ * use.  Called in a transaction that has no snapshot and holds no lock; returns in
+ * another one.  The caller holds a lock for its session on the table, which keeps out
+ * other DDL and maintenance.
  *
  * The index's functions run as those of a row do: in a read-only transaction, for
  * they run in every region, and what they write would be an entry of each.

@@ -175,8 +175,8 @@ impl<S: Storage> Consensus<S> {
         }
     }
 
-    /// If this node leads, the best voter takes over: one that is active, then one whose log has what others lack, then
-    /// one with a PostgreSQL, then the one whose log is furthest.
+    /// If this node leads, the best voter takes over: one that is active, then one with a PostgreSQL, then one that is
+    /// near and whose log has what others lack, then the one whose log is furthest.
     pub(super) fn hand_over(&mut self) {
         if !self.raft.leads() {
             return;
@@ -186,7 +186,9 @@ impl<S: Storage> Consensus<S> {
             // Activity is counted anew once per election timeout, so at times no follower is active.  Of equals, the
             // lowest id.
             let is_data_voter = self.members.is_data_voter(*id);
-            let is_there = (transferee.active, self.has_what_others_lack(*id), is_data_voter, transferee.answers);
+            // One that is far behind takes over nothing in time, however far back its log begins.
+            let could = !transferee.gets_snapshot && self.could_take_over(*id);
+            let is_there = (transferee.active, is_data_voter, could, transferee.answers);
             Some((is_there, transferee.matched, u32::MAX - id.0, *id))
         });
         if let Some((.., transferee)) = candidates.max() {
@@ -203,7 +205,9 @@ impl<S: Storage> Consensus<S> {
     }
 
     pub(super) fn hear_beginning(&mut self, message: &Message) {
-        if message.get_msg_type() == MessageType::MsgHeartbeatResponse && self.raft.leads() {
+        let is_answer =
+            message.get_msg_type() == MessageType::MsgHeartbeatResponse && message.term == self.raft.term().0;
+        if is_answer && self.raft.leads() {
             self.begins.insert(NodeId(message.from as u32), LogIndex(message.index));
         }
     }
@@ -213,27 +217,29 @@ impl<S: Storage> Consensus<S> {
     fn has_what_others_lack(&self, id: NodeId) -> bool {
         let Some(begins) = self.begins.get(&id).copied() else { return false };
         let first = LogIndex(self.raft.store().first_index().unwrap_or(u64::MAX));
-        // What it shows is in its log; if nothing is known of it, all of this log is kept for it.
-        let needs = |f: Follower| match self.positions.get(&f.id).copied().unwrap_or_default().max(f.matched) {
-            LogIndex::ZERO => first,
-            has => has.next(),
-        };
+        // What it shows is in its log.  One of which this leader knows nothing is in nobody's way: logs begin where their
+        // segments do, and one that does not come back would keep the leader here for ever.
+        let has = |f: Follower| self.positions.get(&f.id).copied().unwrap_or_default().max(f.matched);
         let has_rows = |id| self.members.get(id).is_some_and(|m| m.role.has_postgres());
         let others = self.raft.followers().filter(|f| f.id != id && f.id != self.config.id && has_rows(f.id));
-        others.map(needs).all(|from| from < first || from >= begins)
+        let mut needed = others.map(has).filter(|has| *has > LogIndex::ZERO).map(|has| has.next());
+        needed.all(|from| from < first || from >= begins)
     }
 
     /// Whether that member's log is near enough to this leader's for a transfer, and goes back as far as is needed.  A
     /// node that does not lead cannot know, and says yes.
     pub fn could_take_over(&self, id: NodeId) -> bool {
+        !self.raft.leads() || self.is_near(id) && self.has_what_others_lack(id)
+    }
+
+    fn is_near(&self, id: NodeId) -> bool {
         let committed = self.raft.committed().0;
-        let is_near = |follower: Follower| follower.matched.0 + TRANSFER_LAG_MAX >= committed;
-        !self.raft.leads() || self.raft.follower(id).is_some_and(is_near) && self.has_what_others_lack(id)
+        self.raft.follower(id).is_some_and(|follower| follower.matched.0 + TRANSFER_LAG_MAX >= committed)
     }
 
     /// A leader outside the preferred region hands over to a member there that is alive and lacks nothing of the log
-    /// except what is under way, nor what another member needs; a witness hands over to any such voter with a
-    /// PostgreSQL.  Raft gives up a transfer that has not succeeded after an election timeout.  The next try waits
+    /// except what is under way, nor what another member needs; a witness hands over to any voter with a PostgreSQL that
+    /// lacks no more than what is under way.  Raft gives up a transfer that has not succeeded after an election timeout.  The next try waits
     /// longer, so that a member that keeps failing does not stop proposals again and again.
     fn consider_transfer(&mut self) {
         let timing = &mut self.timing;
@@ -254,16 +260,17 @@ impl<S: Storage> Consensus<S> {
         }
         self.timing.to_transfer = self.config.transfer_ticks;
         let (raft, members, me) = (&self.raft, &self.members, self.config.id);
-        let able = |id: &&NodeId| raft.follower(**id).is_some_and(|f| f.active) && self.could_take_over(**id);
+        let is_active = |id: &&NodeId| raft.follower(**id).is_some_and(|f| f.active);
         let voters = &self.conf.voters;
         let may_move = self.timing.not_to_preferred == 0;
-        let preferred = voters.iter().filter(able).filter(|id| may_move && members.is_preferred(**id));
+        let able = voters.iter().filter(is_active).filter(|id| self.could_take_over(**id));
+        let preferred = able.filter(|id| may_move && members.is_preferred(**id));
         let place = |id: &&NodeId| self.places.iter().position(|place| place == *id).unwrap_or(usize::MAX);
         let preferred = preferred.min_by_key(place);
         if let Some(transferee) = preferred.copied().filter(|_| !members.is_preferred(me)) {
             return self.transfer_to(transferee);
         }
-        let any = voters.iter().filter(able).find(|id| members.is_data_voter(**id));
+        let any = voters.iter().filter(is_active).find(|id| self.is_near(**id) && members.is_data_voter(**id));
         let any = any.copied().filter(|_| !members.is_data_voter(me));
         // A change that is under way comes first: the transferee may be about to be replaced, and would only hand back.
         let is_under_way = self.consider_promotion();
