@@ -136,33 +136,34 @@ fn one_seed_gives_the_same_bytes_twice() {
 /// `cargo test --release -p onetrip-sim --test seeds found -- --nocapture`.
 const HINTS: &[(InjectedBug, u64)] = &[
     (InjectedBug::SkipSync, 1),
-    (InjectedBug::WrittenIsDurable, 43),
+    (InjectedBug::WrittenIsDurable, 7),
     (InjectedBug::HighBase, 1),
     (InjectedBug::ForgetMode, 3),
     (InjectedBug::OldTerm, 1),
     (InjectedBug::EarlyTurn, 1),
-    (InjectedBug::IgnoreSyncError, 6),
+    (InjectedBug::IgnoreSyncError, 5),
     (InjectedBug::BelieveCache, 5),
     (InjectedBug::SyncOnOpen, 5),
     (InjectedBug::BelieveName, 479),
     (InjectedBug::NamesDecided, 56),
-    (InjectedBug::NamesDecided, 150),
+    (InjectedBug::NamesDecided, 843),
     (InjectedBug::AnswersAlone, 1),
     (InjectedBug::AsksAnyway, 1),
     (InjectedBug::TellsDecided, 1),
     (InjectedBug::AsksOnce, 6),
-    (InjectedBug::AnyAnswer, 796),
+    (InjectedBug::AnyAnswer, 1629),
+    (InjectedBug::ClocksDrift, 471),
     (InjectedBug::BreaksPromises, 10),
     (InjectedBug::ForgetsPromises, 447),
     (InjectedBug::OneSpeaksForAll, 1162),
-    (InjectedBug::PromiseNamesNothing, 729),
+    (InjectedBug::PromiseNamesNothing, 815),
     (InjectedBug::EarlyWelcome, 52),
     (InjectedBug::GuessOutcome, 1),
     (InjectedBug::LateSnapshot, 1),
     (InjectedBug::ForgetReads, 1),
     (InjectedBug::LateReads, 1),
     (InjectedBug::PreparedHoldsNoReads, 1),
-    (InjectedBug::SnapshotKeepsLog, 1),
+    (InjectedBug::SnapshotKeepsLog, 5),
     (InjectedBug::MarksFirst, 26),
     (InjectedBug::LearnerVotes, 1),
     (InjectedBug::AcceptNonMember, 1),
@@ -173,21 +174,21 @@ const HINTS: &[(InjectedBug, u64)] = &[
     (InjectedBug::CutWithoutSnapshot, 5),
     (InjectedBug::ShowsLeftOut, 8),
     (InjectedBug::SkipTakesNothing, 117),
-    (InjectedBug::NoticeBeforeSync, 10),
+    (InjectedBug::NoticeBeforeSync, 3),
     (InjectedBug::NoticeOfAnyTerm, 40),
     (InjectedBug::NoticeOfLastIndex, 22),
-    (InjectedBug::NoticeOfLearner, 63),
+    (InjectedBug::NoticeOfLearner, 6),
     (InjectedBug::NoticeOfOldTerms, 26),
     (InjectedBug::CutBetweenParts, 24),
-    (InjectedBug::RepeatPart, 9),
+    (InjectedBug::RepeatPart, 3),
     (InjectedBug::WritesBeforeBase, 5),
     (InjectedBug::ArrivedTakesNoTurn, 1),
     (InjectedBug::CommitsGivenUp, 1),
     (InjectedBug::IgnoresVerdict, 27),
-    (InjectedBug::ForgetReserved, 8),
+    (InjectedBug::ForgetReserved, 16),
     (InjectedBug::ForgetHeld, 2),
     (InjectedBug::HoldsHalf, 1),
-    (InjectedBug::TakesUnknown, 19),
+    (InjectedBug::TakesUnknown, 30),
     (InjectedBug::OtherWindow, 1),
 ];
 
@@ -358,7 +359,7 @@ fn a_checkpoint_whose_name_is_not_durable_is_found() {
 
 #[test]
 fn a_fresh_read_that_rests_on_what_others_have_decided_is_found() {
-    found(InjectedBug::NamesDecided, 400, &["stale fresh read"]);
+    found(InjectedBug::NamesDecided, 6_000, &["stale fresh read"]);
 }
 
 #[test]
@@ -394,7 +395,7 @@ fn a_fresh_read_that_is_never_answered_is_found() {
 
 #[test]
 fn a_fresh_read_that_rests_on_an_earlier_answer_is_found() {
-    found(InjectedBug::AnyAnswer, 2_000, &["stale fresh read"]);
+    found(InjectedBug::AnyAnswer, 6_000, &["stale fresh read"]);
 }
 
 #[test]
