@@ -197,8 +197,8 @@ pub struct StatusReport {
     pub apply_worker: bool,
     /// The entry that PostgreSQL cannot apply, however long it tries.
     pub stuck_at: Option<LogIndex>,
-    /// The log has been cut above what PostgreSQL shows, or that one has forgotten its position: nothing but a copy brings
-    /// it on.
+    /// The log has been cut above what PostgreSQL shows, or that one has forgotten its position: nothing but a copy
+    /// brings it on.
     #[serde(skip)]
     pub needs_copy: bool,
     /// Entries that wait for the apply worker's credit.

@@ -152,7 +152,7 @@ impl Region {
         self.toast = owners;
     }
 
-    /// What a job builds in the place of a TOAST table's index is in its region's catalogs for as long as that takes there.
+    /// What a job builds in the place of a TOAST table's index is in its region's catalogs for as long as that takes.
     fn leave_out_toast_copies(&mut self) {
         let (Some(at), Some(name)) = (self.all.by_name.get("pg_class").copied(), self.column("pg_class", "relname"))
         else {

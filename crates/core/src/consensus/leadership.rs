@@ -217,8 +217,8 @@ impl<S: Storage> Consensus<S> {
     fn has_what_others_lack(&self, id: NodeId) -> bool {
         let Some(begins) = self.begins.get(&id).copied() else { return false };
         let first = LogIndex(self.raft.store().first_index().unwrap_or(u64::MAX));
-        // What it shows is in its log.  One of which this leader knows nothing is in nobody's way: logs begin where their
-        // segments do, and one that does not come back would keep the leader here for ever.
+        // What it shows is in its log.  One of which this leader knows nothing is in nobody's way: logs begin where
+        // their segments do, and one that does not come back would keep the leader here for ever.
         let has = |f: Follower| self.positions.get(&f.id).copied().unwrap_or_default().max(f.matched);
         let has_rows = |id| self.members.get(id).is_some_and(|m| m.role.has_postgres());
         let others = self.raft.followers().filter(|f| f.id != id && f.id != self.config.id && has_rows(f.id));
@@ -238,9 +238,10 @@ impl<S: Storage> Consensus<S> {
     }
 
     /// A leader outside the preferred region hands over to a member there that is alive and lacks nothing of the log
-    /// except what is under way, nor what another member needs; a witness hands over to any voter with a PostgreSQL that
-    /// lacks no more than what is under way.  Raft gives up a transfer that has not succeeded after an election timeout.  The next try waits
-    /// longer, so that a member that keeps failing does not stop proposals again and again.
+    /// except what is under way, nor what another member needs; a witness hands over to any voter with a PostgreSQL
+    /// that lacks no more than what is under way.  Raft gives up a transfer that has not succeeded after an election
+    /// timeout.  The next try waits longer, so that a member that keeps failing does not stop proposals again and
+    /// again.
     fn consider_transfer(&mut self) {
         let timing = &mut self.timing;
         if !self.raft.leads() {

@@ -448,7 +448,7 @@ async fn those_that_wait(lab: &Lab) {
         "create role waits_role",
         "grant select on all tables in schema public to public",
         "drop table held cascade",
-        // TYPE: likewise, and what a CHECK, an index, a foreign key or a sequence is about, and names that may be hidden
+        // TYPE: likewise, and what a CHECK, an index, a foreign key or a sequence is about, and names that may hide
         "alter table first_one alter column v type int using waits_of(v)",
         "alter table first_one alter column v type waits_domain",
         "alter table first_one alter column v type waits_enum using null::text::waits_domain::text::waits_enum",
@@ -474,7 +474,7 @@ async fn those_that_wait(lab: &Lab) {
         "alter sequence first_one_s_seq increment 3 restart with 1000",
         "alter table first_one add column t int default waits_of(1)",
         "alter table first_one add column t waits_domain",
-        // generated columns: a function of a user's, a domain, a cast, what is not there yet, indexes that are built anew
+        // generated columns: a function of a user's, a domain, a cast, what is not there yet, indexes built anew
         "alter table first_one add column g int generated always as (waits_of(v)) stored",
         "alter table first_one add column g waits_domain generated always as (v) stored",
         "alter table first_one add column g int generated always as (v::waits_domain + 1) stored",

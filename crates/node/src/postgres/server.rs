@@ -276,8 +276,8 @@ impl Server {
         Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
     }
 
-    /// What counts over the files in `data`, as names and values, and is to be given to the server when it is started; and
-    /// what its owner is to be told of the files.
+    /// What counts over the files in `data`, as names and values, and is to be given to the server when it is started;
+    /// and what its owner is to be told of the files.
     pub(super) fn over_files(&self, data: &Path) -> (Vec<(&'static str, String)>, Vec<String>) {
         let mut settings = vec![
             ("data_directory", data.display().to_string()),
