@@ -382,19 +382,32 @@ fn a_member_behind_the_cut_gets_a_snapshot() {
     }
 }
 
+/// Another member has joined while `away` was away: its log lacks what that one lacks.
+fn joined_meanwhile(away: u32, entries: usize) -> (World, u32) {
+    let mut w = World::new();
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.commit(away);
+    w.cut.insert(away);
+    (0..entries).for_each(|_| w.propose(1, Bytes::from_static(b"one of many")));
+    w.commit(5 - away);
+    let id = w.join(1, MemberRole::Voter, None);
+    w.until("it votes", |w| w.is_voter(id));
+    (w, id)
+}
+
+fn hand_over(w: &mut World) {
+    w.nodes.get_mut(&1).unwrap().step(Input::HandOver);
+    w.work(1);
+    w.deliver();
+}
+
 /// Goal: a member that comes back is sent the entries that the others have kept for it, and its server need not be
 /// copied.  Method: the leader belongs with a member that has joined meanwhile; it comes to lead all the same, once it
 /// lacks nothing that anybody needs, or once the log of those before it begins no earlier.
 #[test]
 fn the_leader_keeps_its_place_while_only_its_log_has_what_a_member_needs() {
     for cut in [false, true] {
-        let mut w = World::new();
-        w.until("node 1 leads", |w| w.leader() == Some(1));
-        w.commit(3);
-        w.cut.insert(3);
-        (0..5).for_each(|_| w.commit(2));
-        let id = w.join(1, MemberRole::Voter, None);
-        w.until("it votes", |w| w.is_voter(id));
+        let (mut w, id) = joined_meanwhile(3, 4);
         w.change(2, Change::PreferLeader(wanted(id)));
         w.ticks(500);
         assert_eq!(w.leader(), Some(1));
@@ -412,21 +425,42 @@ fn the_leader_keeps_its_place_while_only_its_log_has_what_a_member_needs() {
 /// Goal: the same when a leader stops.  Method: the log of the new member is the furthest.
 #[test]
 fn a_leader_that_stops_hands_over_to_one_that_has_what_a_member_needs() {
-    let mut w = World::new();
-    w.until("node 1 leads", |w| w.leader() == Some(1));
-    w.commit(2);
-    w.cut.insert(2);
-    (0..5).for_each(|_| w.commit(3));
-    let id = w.join(1, MemberRole::Voter, None);
-    w.until("it votes", |w| w.is_voter(id));
+    let (mut w, _) = joined_meanwhile(2, 4);
     w.ticks(50);
     w.cut.insert(3);
     w.propose(1, Bytes::from_static(b"another"));
     w.cut.remove(&3);
-    w.nodes.get_mut(&1).unwrap().step(Input::HandOver);
-    w.work(1);
-    w.deliver();
+    hand_over(&mut w);
     assert_eq!(w.leader(), Some(3));
+}
+
+/// Goal: a leader that stops does not wait for one that is far behind, however early its log begins.  Method: it is
+/// heard, and nothing of the log reaches it; the only other one that is there has joined meanwhile.
+#[test]
+fn a_leader_that_stops_hands_over_to_nobody_who_is_far_behind() {
+    let (mut w, id) = joined_meanwhile(2, 1500);
+    w.lose_appends.insert(2);
+    w.cut = [3].into();
+    w.ticks(100);
+    hand_over(&mut w);
+    assert_eq!(w.leader(), Some(id));
+}
+
+/// Goal: who is away for long, or for good, does not keep the leader in its place.  Method: the leader has started
+/// meanwhile, so that it knows nothing of that one, and its log begins before all others.
+#[test]
+fn a_member_of_which_nothing_is_known_is_in_nobodys_way() {
+    let mut w = World::new();
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.commit(3);
+    w.cut.insert(3);
+    w.commit(2);
+    w.crash(1);
+    w.restart(1);
+    w.until("node 1 leads again", |w| w.leader() == Some(1));
+    w.cut_log(2);
+    w.change(2, Change::PreferLeader(wanted(2)));
+    w.until("node 2 leads", |w| w.leader() == Some(2));
 }
 
 /// Goal: a snapshot that keeps getting lost is sent once in each span, and not twice because a heartbeat is answered

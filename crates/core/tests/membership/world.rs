@@ -468,6 +468,8 @@ pub struct World {
     pub shown: BTreeMap<u32, Option<LogIndex>>,
     /// How many Raft snapshots are lost on the way before one arrives.
     pub lose_snapshots: u32,
+    /// To these nothing of the log gets through.
+    pub lose_appends: BTreeSet<u32>,
     pub snapshots: u32,
     /// Who has told whom what its disk has.
     pub told: BTreeSet<(u32, u32)>,
@@ -515,6 +517,7 @@ impl World {
             cut: BTreeSet::new(),
             shown: BTreeMap::new(),
             lose_snapshots: 0,
+            lose_appends: BTreeSet::new(),
             snapshots: 0,
             told: BTreeSet::new(),
             log: BTreeMap::new(),
@@ -638,6 +641,10 @@ impl World {
                 | Sent::Promise(from, to, ..) => (from.0, to.0),
             };
             if self.cut.contains(&from) || self.cut.contains(&to) {
+                continue;
+            }
+            let is_append = matches!(&sent, Sent::Message(m) if m.get_msg_type() == MessageType::MsgAppend);
+            if is_append && self.lose_appends.contains(&to) {
                 continue;
             }
             let is_snapshot = matches!(&sent, Sent::Message(m) if m.get_msg_type() == MessageType::MsgSnapshot);
