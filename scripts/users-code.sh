@@ -8,9 +8,10 @@
 set -euo pipefail
 cd "$(realpath "${1:-$(dirname "$0")/../extension/src}")"
 
-# To look at a stored expression and call nothing: SysCacheGetAttr() and stringToNode(), as ddl_share.c does.  To print one
+# To look at a stored expression and call nothing: SysCacheGetAttr() and stringToNode(), as ddl_alike.c does.  To print one
 # (pg_get_expr() and the like) calls the output functions of types alone, which are the server's or a superuser's.
-names='RelationGetIndex(Expressions|Predicate)|RelationGetPartition(Key|Qual|Desc)|CreatePartitionDirectory|ExecFindPartition|get_partition_qual_relid|BuildIndexInfo|FormIndexDatum|'
+names='RelationGetIndex(Expressions|Predicate)|RelationGetPartition(Key|Qual|Desc)|BuildIndexInfo|FormIndexDatum|'
+names+='CreatePartitionDirectory|ExecFindPartition|get_partition_qual_relid|'
 names+='eval_const_expressions|expression_planner\w*|estimate_expression_value|evaluate_expr|'
 names+='Exec(Prepare|Init)(Expr|ExprList|Qual|Check)|ExecOpenIndices|OT_INSERT_INDEX_TUPLES|ExecConstraints|'
 names+='ExecPartitionCheck|ExecComputeStoredGenerated|build_column_default|domain_check|CompareIndexInfo|'
@@ -29,13 +30,13 @@ capture/rel_info.c: as the caller of ot_rel_info(), which is one of these names
 capture/rel_info.h: declares it
 capture/row_text.c: as the owner, after ot_user_enter()
 commit/retry.c: plans the statement of the session anew, as its role
+ddl/ddl_alike.c: what calls nothing but what is built in
 ddl/ddl_apply.c: as the role of the statement
 ddl/ddl_bounds.c: as the role of the statement, as PostgreSQL does next
 ddl/ddl_detach.c: as whoever runs the statement, as PostgreSQL does next
 ddl/ddl_detach_entry.c: as the role of the statement, as PostgreSQL does
 ddl/ddl_index.c: as the owner: after ot_user_enter(), or in PostgreSQL
 ddl/ddl_reindex.c: as the owner, after ot_user_enter()
-ddl/ddl_share.c: what calls nothing but what is built in
 sequence/sequence.c: what PostgreSQL plans, for whom it plans it
 '
 

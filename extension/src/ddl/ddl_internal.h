@@ -65,6 +65,10 @@ extern void ot_ddl_stand_in_line(void);
 extern void ot_ddl_leave_line(void);
 extern void ot_ddl_take_schema_key(void);
 extern void ot_ddl_take_schema_key_for(Node *stmt, const char *query);
+extern bool ot_ddl_alters(AlterTableStmt *stmt, AlterTableType subtype);
+
+/* ddl_alike.c */
+extern bool ot_ddl_computes_alike(Node *stmt, const char *query);
 extern bool ot_ddl_index_is_built_in(Oid index);
 extern bool ot_ddl_indexes_compute_alike(Oid one, Oid other);
 

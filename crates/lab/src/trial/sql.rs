@@ -30,6 +30,7 @@ const OWN: &[&str] = &[
     "contents.c",
     "crossings.c",
     "ddl.c",
+    "ddl_alike.c",
     "ddl_apply.c",
     "ddl_bounds.c",
     "ddl_call.c",
