@@ -254,7 +254,8 @@ jobs_build(void *what)
 #define REPORT \
 	"SELECT current_setting('onetrip.node_id')::integer AS node_id, " \
 	"format('%I.%I', n.nspname, c.relname) AS index, current_setting('onetrip.region') AS region, " \
-	"CASE WHEN t.relkind <> 't' THEN format('%I.%I', tn.nspname, t.relname) ELSE " TABLE_OF_TOAST " END AS \"table\", j.statement, " \
+	"CASE WHEN t.relkind <> 't' THEN format('%I.%I', tn.nspname, t.relname) ELSE " TABLE_OF_TOAST " END AS \"table\", " \
+	"j.statement, " \
 	"CASE WHEN i.indisvalid AND NOT " IS_COPY " THEN 'done' WHEN " BUILT " THEN 'built' " \
 	"WHEN j.error IS NOT NULL THEN 'failed' ELSE 'building' END AS state, " \
 	"j.attempts, CASE WHEN NOT i.indisvalid OR " IS_COPY " THEN j.error END AS error, j.since " \

@@ -218,9 +218,24 @@ ddl_index_note_built(Oid index, bool built)
 }
 
 /*
- * Tables of the schema onetrip are written as a superuser.  The statements here
- * contain no names that a user's search_path could give another meaning.
+ * Writes onetrip.job_here, as a superuser.  The statement contains no names that a
+ * user's search_path could give another meaning.
  */
+static void
+ddl_index_write_jobs(const char *statement, int nargs, Oid *types, Datum *args, int expected)
+{
+	Oid			user;
+	int			sec_context;
+
+	GetUserIdAndSecContext(&user, &sec_context);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	(void) SPI_connect();
+	if (SPI_execute_with_args(statement, nargs, types, args, NULL, false, 0) != expected)
+		elog(ERROR, "cannot write onetrip.job_here");
+	SPI_finish();
+	SetUserIdAndSecContext(user, sec_context);
+}
+
 void
 ot_index_note_job(Oid index, const char *statement)
 {
@@ -229,21 +244,13 @@ ot_index_note_job(Oid index, const char *statement)
 		ObjectIdGetDatum(index), CStringGetTextDatum(statement),
 		CStringGetTextDatum(namespace_search_path)
 	};
-	Oid			user;
-	int			sec_context;
 
-	GetUserIdAndSecContext(&user, &sec_context);
-	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, sec_context | SECURITY_LOCAL_USERID_CHANGE);
-	(void) SPI_connect();
 	/* a partition may have been detached before */
-	if (SPI_execute_with_args("INSERT INTO onetrip.job_here AS j (index, statement, search_path) VALUES ($1, $2, $3) "
-							  "ON CONFLICT (index) DO UPDATE SET statement = excluded.statement, "
-							  "search_path = excluded.search_path, attempts = 0, error = NULL, sqlstate = NULL, "
-							  "since = pg_catalog.now()",
-							  3, types, args, NULL, false, 0) != SPI_OK_INSERT)
-		elog(ERROR, "cannot write onetrip.job_here");
-	SPI_finish();
-	SetUserIdAndSecContext(user, sec_context);
+	ddl_index_write_jobs("INSERT INTO onetrip.job_here AS j (index, statement, search_path) VALUES ($1, $2, $3) "
+						 "ON CONFLICT (index) DO UPDATE SET statement = excluded.statement, "
+						 "search_path = excluded.search_path, attempts = 0, error = NULL, sqlstate = NULL, "
+						 "since = pg_catalog.now()",
+						 3, types, args, SPI_OK_INSERT);
 }
 
 /* Has the job of an index that is not valid begin anew at once, when this transaction has committed. */
@@ -252,22 +259,14 @@ ot_index_try_again(Oid index)
 {
 	Oid			types[] = {OIDOID};
 	Datum		args[] = {ObjectIdGetDatum(index)};
-	Oid			user;
-	int			sec_context;
 
-	GetUserIdAndSecContext(&user, &sec_context);
-	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, sec_context | SECURITY_LOCAL_USERID_CHANGE);
 	PushActiveSnapshot(GetTransactionSnapshot());
-	(void) SPI_connect();
 	/* one that is built stays so */
-	if (SPI_execute_with_args("UPDATE onetrip.job_here SET attempts = 0, error = NULL, "
-							  "sqlstate = CASE WHEN sqlstate OPERATOR(pg_catalog.=) '" OT_JOB_DONE "' THEN sqlstate END "
-							  "WHERE index OPERATOR(pg_catalog.=) $1",
-							  1, types, args, NULL, false, 0) != SPI_OK_UPDATE)
-		elog(ERROR, "cannot write onetrip.job_here");
-	SPI_finish();
+	ddl_index_write_jobs("UPDATE onetrip.job_here SET attempts = 0, error = NULL, "
+						 "sqlstate = CASE WHEN sqlstate OPERATOR(pg_catalog.=) '" OT_JOB_DONE "' THEN sqlstate END "
+						 "WHERE index OPERATOR(pg_catalog.=) $1",
+						 1, types, args, SPI_OK_UPDATE);
 	PopActiveSnapshot();
-	SetUserIdAndSecContext(user, sec_context);
 }
 
 /*
@@ -772,13 +771,15 @@ ot_index_raise_failure(Oid index)
 			(errcode(code),
 			 errmsg("%s", error),
 			 errdetail("Index \"%s\" is in the catalogs and not valid.", get_rel_name(index)),
+			 ot_reindex_is_of_toast(index) ?
+			 errhint("It is tried again until it succeeds or the table is rewritten (VACUUM FULL); onetrip.jobs shows it.") :
 			 errhint("It is tried again until it succeeds or the index is dropped; onetrip.jobs shows it.")));
 }
 
 /*
- * Commits what CREATE INDEX CONCURRENTLY has recorded, or ot_index_try_again() noted, and waits until the job
- * worker has built the index in this region.  Holds no lock and no snapshot
- * meanwhile, so it is in nobody's way.
+ * Commits what CREATE INDEX CONCURRENTLY has recorded, or ot_index_try_again() has
+ * noted, and waits until the job worker has built the index in this region.  Holds no
+ * lock and no snapshot meanwhile, so it is in nobody's way.
  */
 void
 ot_index_await(Oid index)
