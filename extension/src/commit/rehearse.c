@@ -152,7 +152,7 @@ rehearse_raise_failure(const OtRehearsed *answer, bool is_compared)
 				(errcode(OT_ERR_LOST),
 				 errmsg("could not commit: a statement fails in region \"%s\", perhaps because of other DDL that was carried out at the same time in region \"%s\"",
 						answer->region, ot_region),
-				 errdetail("Region \"%s\": %s.", answer->region, answer->message),
+				 errdetail("Region \"%s\": %s (SQLSTATE %s).", answer->region, answer->message, code),
 				 errhint("Nothing was committed. Retry the transaction: it will wait for the DDL of other sessions.")));
 	}
 	ereport(ERROR,
