@@ -266,12 +266,23 @@ ot_commit_agent(void)
 
 /* ---- messages about an outcome ---- */
 
-void
-ot_commit_raise_unknown(OtTxnId txn)
+/* "code": of an error that this one replaces; 0: there is none */
+pg_noreturn static void
+commit_raise_unknown(OtTxnId txn, int code)
 {
 	QueryCancelPending = false;
 	ot_session_end_later();
-	ereport(ERROR, ot_say_unknown(txn));
+	ereport(ERROR,
+			(ot_say_unknown(txn),
+			 code ? errdetail_log("An error came after the transaction was proposed: SQLSTATE %s",
+								  unpack_sql_state(code))
+			 : 0));
+}
+
+void
+ot_commit_raise_unknown(OtTxnId txn)
+{
+	commit_raise_unknown(txn, 0);
 }
 
 /* The apply worker takes the entry over. */
@@ -461,10 +472,12 @@ commit_propose_and_wait(OtTxnId txn, OtVerdict *verdict)
 	}
 	PG_CATCH();
 	{
-		if (!commit_is_undecided() || geterrcode() == OT_ERR_OUTCOME_UNKNOWN)
+		int			code = geterrcode();
+
+		if (!commit_is_undecided() || code == OT_ERR_OUTCOME_UNKNOWN)
 			PG_RE_THROW();
 		FlushErrorState();
-		ot_commit_raise_unknown(txn);
+		commit_raise_unknown(txn, code);
 	}
 	PG_END_TRY();
 }
