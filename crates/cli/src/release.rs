@@ -18,7 +18,7 @@ use onetrip_client::say;
 use onetrip_node::config::{NodeConfig, FILE_NAME};
 use onetrip_node::disk::write_whole;
 use onetrip_node::postgres::{
-    become_user, control_data, hba, identifier, is_there, processes_of, quoted, Server, SingleUser, ROOT_BECOMES,
+    become_user, control_data, hba, identifier, is_there, processes_left, quoted, Server, SingleUser, ROOT_BECOMES,
     SETTINGS_FILES, SHOWS,
 };
 
@@ -143,7 +143,7 @@ fn release(data: &Path, server: &Server, to: &Path, drop_prepared: bool) -> Resu
         ensure!(!is_there(to)?, "{} exists: name a folder that does not", to.display());
         let parent = to.parent().context("--to is the root folder")?;
         adopt::on_one_file_system(&folder, parent)?;
-        let running = processes_of(&folder);
+        let running = processes_left(&folder);
         ensure!(running.is_empty(), "its PostgreSQL is running: start the node, and stop it in order");
         let control = control_data(&server.bin_dir, &folder)?;
         let state = control.get("Database cluster state").map_or("", String::as_str);

@@ -31,7 +31,7 @@ use onetrip_client::{complain, postgres, say};
 use onetrip_core::{MemberRole, NodeId, RegionId};
 use onetrip_node::config::{KeySeed, Member, NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::postgres::{
-    become_user, control_data, hba, identifier, prepare_folder, processes_of, quoted, remove_folder, sync_folder,
+    become_user, control_data, hba, identifier, prepare_folder, processes_left, quoted, remove_folder, sync_folder,
     Server, SingleUser, SETTINGS_FILES,
 };
 use onetrip_node::tls::{self, Authority};
@@ -208,7 +208,7 @@ fn started_with(data: &Path) -> Option<PathBuf> {
 
 fn is_stopped(data: &Path, bin_dir: &Path) -> Result<()> {
     let shown = data.display();
-    if !processes_of(data).is_empty() {
+    if !processes_left(data).is_empty() {
         bail!("the server of {shown} is running: stop it first (pg_ctl stop -m fast -D {shown}); nothing was changed");
     }
     for name in ["standby.signal", "recovery.signal"] {
@@ -278,7 +278,7 @@ fn check_only(args: &AdoptArgs, old: &Old) -> Result<ExitCode> {
     let pid_file = fs::read_to_string(old.data.join("postmaster.pid")).unwrap_or_default();
     // PostgreSQL's pidfile.h: the port is on line 4, the folder of the first socket on line 5.
     let lines: Vec<&str> = pid_file.lines().collect();
-    let found = match (processes_of(&old.data).is_empty(), &lines[..]) {
+    let found = match (processes_left(&old.data).is_empty(), &lines[..]) {
         (false, [_, _, _, port, socket, ..]) => {
             let dbname = old.database.replace('\\', "\\\\").replace('\'', "\\'");
             let conninfo = format!("host='{socket}' port={port} user=postgres dbname='{dbname}'");

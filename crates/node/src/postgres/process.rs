@@ -11,6 +11,7 @@ use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
+const PID_FILE: &str = "postmaster.pid";
 
 /// What `postmaster.pid` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub(super) struct PidFile {
 }
 
 pub(super) fn read_pid_file(data: &Path) -> Option<PidFile> {
-    let text = std::fs::read_to_string(data.join("postmaster.pid")).ok()?;
+    let text = std::fs::read_to_string(data.join(PID_FILE)).ok()?;
     parse_pid_file(&text)
 }
 
@@ -38,6 +39,19 @@ pub(super) fn parse_pid_file(text: &str) -> Option<PidFile> {
 /// Every process of a server of `data`, including orphans of a server that has died.
 pub fn processes_of(data: &Path) -> Vec<Pid> {
     processes().filter(|pid| works_in(*pid, data)).collect()
+}
+
+/// The same of a server that is to be stopped: waits until the last processes of one that says it has stopped are gone.
+/// `pg_ctl stop` returns when the postmaster has removed its file, a moment before it ends.
+pub fn processes_left(data: &Path) -> Vec<Pid> {
+    let deadline = Instant::now() + ENDS_WITHIN;
+    loop {
+        let left = processes_of(data);
+        if left.is_empty() || data.join(PID_FILE).exists() || Instant::now() >= deadline {
+            return left;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Whether `pid` is a live postgres process of the server of `data`.
@@ -95,6 +109,27 @@ mod tests {
         for broken in ["", "\n", "x\n", "0\n", "99999999999\n", "-2147483648\n"] {
             assert_eq!(parse_pid_file(broken), None, "{broken:?}");
         }
+    }
+
+    #[test]
+    fn a_server_that_has_removed_its_file_is_waited_for() {
+        let data = tempfile::tempdir().unwrap();
+        let program = data.path().join("postgres");
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let mut server = std::process::Command::new(&program).arg("60").current_dir(data.path()).spawn().unwrap();
+        let pid_file = data.path().join(PID_FILE);
+        std::fs::write(&pid_file, "").unwrap();
+        while processes_of(data.path()).is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(processes_left(data.path()).len(), 1, "it runs");
+        std::fs::remove_file(&pid_file).unwrap();
+        let ends = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            server.kill().and_then(|()| server.wait()).unwrap();
+        });
+        assert_eq!(processes_left(data.path()), []);
+        ends.join().unwrap();
     }
 
     #[test]
