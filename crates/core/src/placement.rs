@@ -13,8 +13,11 @@
 use crate::ids::{NodeId, RegionId};
 use std::collections::BTreeMap;
 
-/// The round trip between two members, in microseconds; `None`: not measured.
+/// The round trip between two members, in microseconds; `None`: not measured yet.
 pub type RoundTrips<'a> = &'a dyn Fn(NodeId, NodeId) -> Option<u32>;
+
+/// What counts as the round trip between two members that cannot reach each other: more than any way by others takes.
+pub const APART_US: u32 = 60_000_000;
 
 /// An origin counts for at least one in this many of all commits, so that a region that is idle now is not forgotten.
 const WEIGHT_LEAST: u64 = 20;
@@ -36,7 +39,7 @@ const COMMIT: u64 = 1 << 16;
 pub struct Cluster {
     /// All voters: a majority is more than half of these.
     pub voters: Vec<NodeId>,
-    /// Voters that cannot be reached: nothing comes from them.
+    /// Voters that nobody reaches: nothing comes from them.
     pub away: Vec<NodeId>,
     pub candidates: Vec<(NodeId, RegionId)>,
     /// How much each commits, in any unit.

@@ -111,6 +111,9 @@ async fn a_token_that_would_be_good_for_ever_is_refused() -> Result<()> {
     };
     let refused = ask(u64::MAX, cluster.authority.key_pem()).await?;
     ensure!(refused.contains("a token is good for 1 second to 3650 days"), "{refused:?}");
+    let order = AdminRequest::Token { role: MemberRole::Voter, replaces: Some(NodeId(1)), ttl_s: 60 };
+    let refused = cluster.admin(0, order).await.err().context("its only voter was to be replaced")?.to_string();
+    ensure!(refused.contains("node 1 is the only voter"), "{refused}");
     let made = ask(60, None).await?;
     ensure!(made.contains("\"issues\":false"), "{made}");
     let made = ask(60, cluster.authority.key_pem()).await?;

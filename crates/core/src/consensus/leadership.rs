@@ -217,9 +217,12 @@ impl<S: Storage> Consensus<S> {
     fn has_what_others_lack(&self, id: NodeId) -> bool {
         let Some(begins) = self.begins.get(&id).copied() else { return false };
         let first = LogIndex(self.raft.store().first_index().unwrap_or(u64::MAX));
-        // What it shows is in its log.  One of which this leader knows nothing is in nobody's way: logs begin where
-        // their segments do, and one that does not come back would keep the leader here for ever.
-        let has = |f: Follower| self.positions.get(&f.id).copied().unwrap_or_default().max(f.matched);
+        // What it shows is in its log, or in nobody's who has not more: a position counts entries behind the last committed
+        // one, and so does not say how far the log goes where that was acknowledged.  One of which this leader knows nothing
+        // is in nobody's way: logs begin where their segments do, and one that does not come back would keep the leader here
+        // for ever.
+        let shows = |f: Follower| self.positions.get(&f.id).copied().unwrap_or_default();
+        let has = |f: Follower| if f.matched > LogIndex::ZERO { f.matched } else { shows(f) };
         let has_rows = |id| self.members.get(id).is_some_and(|m| m.role.has_postgres());
         let others = self.raft.followers().filter(|f| f.id != id && f.id != self.config.id && has_rows(f.id));
         let mut needed = others.map(has).filter(|has| *has > LogIndex::ZERO).map(|has| has.next());
@@ -296,6 +299,9 @@ impl<S: Storage> Consensus<S> {
                 && self.positions.get(&m.id).is_some_and(|applied: &LogIndex| near(applied.0))
                 && self.rows_stay(&Change::Promote(m.id))
         });
+        // An only voter has nobody to hand over to, and would try for ever.
+        let alone = self.conf.voters.iter().eq([&self.config.id]);
+        let caught_up = caught_up.filter(|m| !alone || m.replaces != Some(self.config.id));
         let version = self.members.version;
         let mut commands = caught_up.map(|m| Command { expected_version: version, change: Change::Promote(m.id) });
         // A command that the table refuses does not keep the others waiting.

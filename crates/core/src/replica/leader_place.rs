@@ -9,7 +9,7 @@ use super::{Host, Replica, Store, SILENT_AFTER};
 use crate::consensus::{Input, Role, PROMOTE_LAG_MAX};
 use crate::ids::{NodeId, RegionId};
 use crate::members::{Change, Command};
-use crate::placement::{is_worth, Cluster, Place};
+use crate::placement::{is_worth, Cluster, Place, APART_US};
 use crate::router::Outbox;
 use std::time::Duration;
 
@@ -17,9 +17,32 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     /// Every place for the leader, the best first, as far as this node knows; `None`: a round trip has not been
     /// measured yet.
     pub fn places(&self, now: Duration) -> Option<Vec<Place>> {
-        let of = |a: NodeId, b: NodeId| self.ways.get(&a).and_then(|ways| ways.round_trips.get(&b)).copied();
         // Both ends measure; the lower value contains less waiting.
-        self.cluster(now).places(&|a, b| of(a, b).into_iter().chain(of(b, a)).min())
+        let of = |a: NodeId, b: NodeId| {
+            let (there, back) = (self.way(a, b, now), self.way(b, a, now));
+            there.into_iter().chain(back).min()
+        };
+        // They have found others, and not each other: the link between them is cut.
+        let apart = |a: NodeId, b: NodeId| {
+            let found = [a, b].into_iter().filter(|id| self.is_there(*id, now)).all(|id| self.has_measured(id));
+            found.then_some(APART_US)
+        };
+        self.cluster(now).places(&|a, b| of(a, b).or_else(|| apart(a, b)))
+    }
+
+    /// What `from` measures at present.
+    fn way(&self, from: NodeId, to: NodeId, now: Duration) -> Option<u32> {
+        self.ways.get(&from).filter(|_| self.is_there(from, now)).and_then(|ways| ways.round_trips.get(&to)).copied()
+    }
+
+    fn has_measured(&self, id: NodeId) -> bool {
+        self.ways.get(&id).is_some_and(|ways| !ways.round_trips.is_empty())
+    }
+
+    /// It reports to this node, or another member that does so reaches it.  If the leader alone does not reach a region,
+    /// there may be a better place for the leader.
+    fn is_reached(&self, id: NodeId, now: Duration) -> bool {
+        self.is_there(id, now) || self.ways.keys().any(|other| self.way(*other, id, now).is_some())
     }
 
     /// The leader is where it belongs, and no other place is better.
@@ -62,10 +85,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let candidates = there().filter(|m| self.members.is_data_voter(m.id) && may_lead(m.id));
         // A read replica should commit nothing; if commits have come from one all the same, they count.
         let weight = |id: NodeId| self.traffic.of(id);
-        let origins = there().filter(|m| self.members.is_data_voter(m.id) || weight(m.id) > 0);
+        let reached = self.members.members.iter().filter(|m| self.is_reached(m.id, now));
+        let origins = reached.filter(|m| self.members.is_data_voter(m.id) || weight(m.id) > 0);
         Cluster {
             voters: self.members.voters().map(|m| m.id).collect(),
-            away: self.members.voters().filter(|m| !self.is_there(m.id, now)).map(|m| m.id).collect(),
+            away: self.members.voters().filter(|m| !self.is_reached(m.id, now)).map(|m| m.id).collect(),
             candidates: candidates.map(|m| (m.id, m.region.clone())).collect(),
             origins: origins.map(|m| (m.id, weight(m.id))).collect(),
         }

@@ -201,8 +201,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         // The intervals differ from member to member, so that not all make their checkpoints at the same index.
         let share = |of: u64| of - of / 32 * (u64::from(self.id.0) % 8);
         let (entries_max, bytes_max) = (share(self.settings.checkpoint_entries), share(self.settings.checkpoint_bytes));
-        let due = wanted || entries >= entries_max || self.bytes_since_checkpoint >= bytes_max;
-        self.checkpoint_waits = false;
+        // What was wanted while a transaction was arriving is wanted until it can be made.
+        let due = self.checkpoint_waits || wanted || entries >= entries_max || self.bytes_since_checkpoint >= bytes_max;
         match due {
             true => self.begin_checkpoint(self.applied_term(), host),
             false => Ok(()),

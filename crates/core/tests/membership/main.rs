@@ -285,6 +285,39 @@ fn the_leader_moves_where_it_is_best() {
     w.commit(1);
 }
 
+/// Goal: a region commits as long as it reaches a majority that reaches each other.  Method: the link between two of three
+/// is cut, one of which leads, and later the one between the two that do not.
+#[test]
+fn a_leader_that_does_not_reach_a_member_goes_to_one_that_does() {
+    let ways = [(1, 2, 10_000), (1, 3, 20_000), (2, 3, 20_000)];
+    let mut w = World::new();
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.measure(&ways);
+    w.change(3, Change::PreferLeader(PreferredLeader::Auto));
+    w.ticks(500);
+    assert_eq!(w.leader(), Some(1), "it is best there");
+    w.cut_links.insert((1, 2));
+    w.measure(&ways[1..]);
+    w.until("node 3 leads", |w| w.leader() == Some(3));
+    w.commit(1);
+    w.commit(2);
+    w.ticks(2 * LEADER_REST_TICKS as usize);
+    assert_eq!(w.leader(), Some(3), "the link is still cut");
+    w.cut_links.clear();
+    w.measure(&ways);
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.cut_links.insert((2, 3));
+    w.measure(&ways[..2]);
+    w.ticks(2 * LEADER_REST_TICKS as usize);
+    assert_eq!(w.leader(), Some(1), "it reaches both");
+    w.commit(3);
+    // A member that nobody reaches draws no leader anywhere.
+    w.crash(2);
+    w.measure(&ways[1..2]);
+    w.ticks(2 * LEADER_REST_TICKS as usize);
+    assert_eq!(w.leader(), Some(1));
+}
+
 /// While the member where the leader belongs is away, the present leader stays where it is, unless another is better.
 #[test]
 fn a_leader_comes_back_to_where_it_is_best() {
@@ -592,6 +625,21 @@ fn an_only_voter_says_nothing_in_a_term_that_its_disk_lacks() {
     w.restart(1);
     w.commit(1);
     w.settle();
+}
+
+/// Goal: a member that is to replace the only voter, which nobody can, keeps no other from voting.
+#[test]
+fn an_only_voter_is_replaced_once_there_is_another() {
+    let mut w = World::of(vec![voter(1, MemberRole::Voter)]);
+    w.has_leader();
+    let heir = w.join(1, MemberRole::Voter, Some(1));
+    w.ticks(500);
+    assert!(!w.is_voter(heir));
+    w.commit(1);
+    let other = w.join(1, MemberRole::Voter, None);
+    w.until("the other one votes", |w| w.is_voter(other));
+    w.until("the only one is replaced", |w| w.is_voter(heir) && w.nodes[&other].members().removed(NodeId(1)));
+    w.commit(heir);
 }
 
 /// Goal: nobody elects a leader in a configuration that is over.  Method: nodes 1 and 2 leave one after the other.

@@ -464,6 +464,8 @@ pub struct World {
     pub wire: VecDeque<Sent>,
     /// Nodes that neither hear nor are heard.
     pub cut: BTreeSet<u32>,
+    /// Links that let nothing through, the lower end first.
+    pub cut_links: BTreeSet<(u32, u32)>,
     /// What the others hear of a node's PostgreSQL, if it does not show all; `None`: it waits for a copy.
     pub shown: BTreeMap<u32, Option<LogIndex>>,
     /// How many Raft snapshots are lost on the way before one arrives.
@@ -515,6 +517,7 @@ impl World {
             stopped: BTreeMap::new(),
             wire: VecDeque::new(),
             cut: BTreeSet::new(),
+            cut_links: BTreeSet::new(),
             shown: BTreeMap::new(),
             lose_snapshots: 0,
             lose_appends: BTreeSet::new(),
@@ -640,7 +643,8 @@ impl World {
                 | Sent::LeaseQuestion(from, to, _)
                 | Sent::Promise(from, to, ..) => (from.0, to.0),
             };
-            if self.cut.contains(&from) || self.cut.contains(&to) {
+            let link_is_cut = self.cut_links.contains(&(from.min(to), from.max(to)));
+            if link_is_cut || self.cut.contains(&from) || self.cut.contains(&to) {
                 continue;
             }
             let is_append = matches!(&sent, Sent::Message(m) if m.get_msg_type() == MessageType::MsgAppend);

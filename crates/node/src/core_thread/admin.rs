@@ -75,6 +75,7 @@ impl CoreThread {
                 if role == MemberRole::Replica && replaces.is_some() {
                     return Err("a replica replaces nobody".into());
                 }
+                can_be_replaced(members, replaces)?;
                 let secret = secret::draw().map_err(|e| e.to_string())?;
                 let token = Token { hash: secret::hash(&secret), role, replaces, expires_unix_s: now_unix_s() + ttl_s };
                 (Change::AddToken(token), Some(secret))
@@ -85,6 +86,7 @@ impl CoreThread {
                 let asked_unix_s = now_unix_s();
                 members.check_expiry(&secret_hash, asked_unix_s).map_err(|why| why.0)?;
                 let token = members.tokens.iter().find(|t| t.hash == secret_hash);
+                can_be_replaced(members, token.and_then(|t| t.replaces))?;
                 let earlier = members.joined_with(&secret_hash);
                 // The new node would take the place of one that is running.  One that hangs runs, too.
                 if let Some(Member { id, region, .. }) = earlier.filter(|m| !m.voter && self.is_connected(m.id)) {
@@ -137,6 +139,18 @@ impl CoreThread {
             }
             _ => Ok(AdminReply::Members(members.clone())),
         }
+    }
+}
+
+/// The only voter would have to hand the lead over in the same step, and there is nobody who could take it.
+fn can_be_replaced(members: &Members, replaced: Option<NodeId>) -> Result<(), String> {
+    let is_only = |id: NodeId| members.voters().map(|m| m.id).eq([id]);
+    match replaced.filter(|id| is_only(*id)) {
+        Some(id) => Err(format!(
+            "node {id} is the only voter, and nobody can take its place in one step: let another voter join, without \
+             --replaces, and then take node {id} out with onetrip leave"
+        )),
+        None => Ok(()),
     }
 }
 
