@@ -217,10 +217,9 @@ impl<S: Storage> Consensus<S> {
     fn has_what_others_lack(&self, id: NodeId) -> bool {
         let Some(begins) = self.begins.get(&id).copied() else { return false };
         let first = LogIndex(self.raft.store().first_index().unwrap_or(u64::MAX));
-        // What it shows is in its log, or in nobody's who has not more: a position counts entries behind the last committed
-        // one, and so does not say how far the log goes where that was acknowledged.  One of which this leader knows nothing
-        // is in nobody's way: logs begin where their segments do, and one that does not come back would keep the leader here
-        // for ever.
+        // What it has acknowledged says exactly how far its log goes.  What it shows does not: that counts entries behind
+        // the last committed one.  One of which this leader knows nothing is in nobody's way: logs begin where their
+        // segments do, and one that does not come back would keep the leader here for ever.
         let shows = |f: Follower| self.positions.get(&f.id).copied().unwrap_or_default();
         let has = |f: Follower| if f.matched > LogIndex::ZERO { f.matched } else { shows(f) };
         let has_rows = |id| self.members.get(id).is_some_and(|m| m.role.has_postgres());

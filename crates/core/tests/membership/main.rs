@@ -285,8 +285,8 @@ fn the_leader_moves_where_it_is_best() {
     w.commit(1);
 }
 
-/// Goal: a region commits as long as it reaches a majority that reaches each other.  Method: the link between two of three
-/// is cut, one of which leads, and later the one between the two that do not.
+/// Goal: a region commits as long as it reaches a majority that reaches each other.  Method: the link between two of
+/// three is cut, one of which leads, and later the one between the two that do not.
 #[test]
 fn a_leader_that_does_not_reach_a_member_goes_to_one_that_does() {
     let ways = [(1, 2, 10_000), (1, 3, 20_000), (2, 3, 20_000)];
