@@ -45,10 +45,12 @@
 #include "catalog/pg_type.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/optimizer.h"
+#include "parser/parse_coerce.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
+#include "utils/typcache.h"
 
 #include "capture/capture.h"
 
@@ -223,6 +225,89 @@ elsewhere_follows_visibility(Oid function, Node *node, List *args)
 		(IsA(node, CoerceViaIO) && elsewhere_shows_names(exprType((Node *) ((CoerceViaIO *) node)->arg)));
 }
 
+/*
+ * JSON or text, for a function of the server that turns values of any type into that by
+ * the cast that it finds, which no tree shows, or InvalidOid.  Those for text are
+ * written in SQL.
+ */
+static Oid
+elsewhere_casts_to(Oid function)
+{
+	char	   *name = get_func_name(function);
+
+	if (elsewhere_name_starts(name, "to_json") || elsewhere_name_starts(name, "json_build_") ||
+		elsewhere_name_starts(name, "jsonb_build_") || strcmp(name, "array_to_json") == 0 ||
+		strcmp(name, "row_to_json") == 0)
+		return JSONOID;
+	return strcmp(name, "anytextcat") == 0 || strcmp(name, "textanycat") == 0 ||
+		strcmp(name, "quote_literal") == 0 || strcmp(name, "quote_nullable") == 0 ? TEXTOID : InvalidOid;
+}
+
+typedef bool (*TestCast) (Oid type, Oid function);
+
+static bool
+elsewhere_cast_differs(Oid type, Oid function)
+{
+	return func_volatile(function) != PROVOLATILE_IMMUTABLE || ot_type_is_by_oid(type);
+}
+
+static bool
+elsewhere_cast_is_foreign(Oid type, Oid function)
+{
+	return true;
+}
+
+/* Is there such a cast of a user's?  JSON is made of elements and columns, which have their own. */
+static bool
+elsewhere_type_is_cast(Oid type, Oid to, TestCast test)
+{
+	bool		answer = false;
+	Oid			function;
+	TupleDesc	columns;
+
+	type = getBaseType(type);
+	if (to == JSONOID && OidIsValid(get_element_type(type)))
+		return elsewhere_type_is_cast(get_element_type(type), to, test);
+	/* nobody knows what it is made of */
+	if (to == JSONOID && type == RECORDOID)
+		return true;
+	if (to != JSONOID || !type_is_rowtype(type))
+		return find_coercion_pathway(to, type, COERCION_EXPLICIT, &function) == COERCION_PATH_FUNC &&
+			function >= FirstNormalObjectId && test(type, function);
+	columns = lookup_rowtype_tupdesc_copy(type, -1);
+	for (int i = 0; i < columns->natts; i++)
+		answer |= !TupleDescAttr(columns, i)->attisdropped &&
+			elsewhere_type_is_cast(TupleDescAttr(columns, i)->atttypid, to, test);
+	FreeTupleDesc(columns);
+	return answer;
+}
+
+static bool
+elsewhere_any_is_cast(List *args, Oid to, TestCast test)
+{
+	ListCell   *lc;
+
+	foreach(lc, args)
+	{
+		Node	   *arg = lfirst(lc);
+
+		if (IsA(arg, RowExpr) && exprType(arg) == RECORDOID && to == JSONOID ?
+			elsewhere_any_is_cast(((RowExpr *) arg)->args, to, test) :
+			elsewhere_type_is_cast(exprType(arg), to, test))
+			return true;
+	}
+	return false;
+}
+
+/* Does a function of the server, with these arguments, call such a cast? */
+static bool
+elsewhere_calls_cast(Oid function, List *args, TestCast test)
+{
+	Oid			to = elsewhere_casts_to(function);
+
+	return OidIsValid(to) && elsewhere_any_is_cast(args, to, test);
+}
+
 static bool
 elsewhere_function_differs(Oid function, void *context)
 {
@@ -231,7 +316,8 @@ elsewhere_function_differs(Oid function, void *context)
 
 	if (func_volatile(function) != PROVOLATILE_IMMUTABLE)
 		return function >= FirstNormalObjectId || !elsewhere_is_alike(function) ||
-			elsewhere_follows_visibility(function, context, args);
+			elsewhere_follows_visibility(function, context, args) ||
+			elsewhere_calls_cast(function, args, elsewhere_cast_differs);
 	if (function >= FirstNormalObjectId)
 		return elsewhere_any_argument_is(args, ot_type_is_by_oid);
 	if (elsewhere_any_argument_is(args, elsewhere_is_number))
@@ -469,7 +555,8 @@ ot_ddl_differs_elsewhere(Node *expression)
 
 /*
  * Do the server's own functions call no others for values of this type, and look up
- * no relation, function or type?  Those of an enum are the server's.
+ * no relation, function or type?  Those of an enum are the server's, but for a cast of
+ * it, which elsewhere_function_is_foreign() looks for.
  */
 bool
 ot_ddl_type_is_built_in(Oid type)
@@ -500,7 +587,7 @@ elsewhere_function_is_foreign(Oid function, void *context)
 		(form->provolatile == PROVOLATILE_IMMUTABLE ||
 		 (form->provolatile == PROVOLATILE_STABLE && elsewhere_is_alike(function)));
 	ReleaseSysCache(tuple);
-	return !is_own;
+	return !is_own || elsewhere_calls_cast(function, elsewhere_list_arguments(context), elsewhere_cast_is_foreign);
 }
 
 static bool
@@ -514,7 +601,7 @@ elsewhere_walk_for_foreign(Node *node, void *context)
 	/* the constraints of a domain may be anything */
 	if (elsewhere_node_differs(node) || IsA(node, CoerceToDomain) ||
 		(!IsA(node, List) && !ot_ddl_type_is_built_in(exprType(node))) ||
-		check_functions_in_node(node, elsewhere_function_is_foreign, NULL))
+		check_functions_in_node(node, elsewhere_function_is_foreign, node))
 		return true;
 	return expression_tree_walker(node, elsewhere_walk_for_foreign, context);
 }

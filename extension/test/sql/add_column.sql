@@ -105,6 +105,34 @@ CALL travels('ALTER TABLE stable ADD COLUMN o oid DEFAULT ''stable''::regclass::
 INSERT INTO stable (id) VALUES (2);
 SELECT count(*), count(DISTINCT (a, b, o, s, p)) FROM stable;
 \d stable
+-- Functions of the server that turn values into JSON or text call the cast that somebody has made of their type, of an element's or
+-- of a column's.
+CREATE TYPE feeling AS ENUM ('a');
+CREATE TYPE feelings AS (m feeling);
+CREATE DOMAIN feeling_domain AS feeling;
+CREATE FUNCTION feeling_json(feeling) RETURNS json VOLATILE LANGUAGE sql AS 'SELECT to_json(add_column.drawn())';
+CREATE FUNCTION feeling_text(feeling) RETURNS text VOLATILE LANGUAGE sql AS 'SELECT add_column.drawn()::text';
+CREATE CAST (feeling AS json) WITH FUNCTION feeling_json(feeling);
+CREATE CAST (feeling AS text) WITH FUNCTION feeling_text(feeling);
+CREATE TABLE casts (id int PRIMARY KEY, m feeling);
+INSERT INTO casts VALUES (1, 'a'), (2, 'a');
+CALL travels('ALTER TABLE casts ADD COLUMN a json DEFAULT to_json(''a''::feeling)', 'casts');
+CALL travels('ALTER TABLE casts ADD COLUMN b jsonb DEFAULT to_jsonb(ARRAY[''a''::feeling_domain])', 'casts');
+CALL travels('ALTER TABLE casts ADD COLUMN c json DEFAULT json_build_array(1, ROW(''a'')::feelings)', 'casts');
+CALL travels('ALTER TABLE casts ADD COLUMN d json DEFAULT row_to_json(ROW(1, ROW(''a''::feeling)))', 'casts');
+CALL travels('ALTER TABLE casts ADD COLUMN e jsonb DEFAULT jsonb_build_array(VARIADIC ARRAY[''a''::feeling, ''a''::feeling])', 'casts');
+CALL travels('ALTER TABLE casts ADD COLUMN f text DEFAULT ''a''::feeling || ''b''', 'casts');
+CALL travels('ALTER TABLE casts ADD COLUMN g text DEFAULT quote_literal(''a''::feeling)', 'casts');
+CALL travels('ALTER TABLE casts ALTER m TYPE json USING to_json(m)', 'casts');
+SELECT count(*), count(DISTINCT a::text), count(DISTINCT b), count(DISTINCT c::text), count(DISTINCT d::text), count(DISTINCT e), count(DISTINCT f), count(DISTINCT g), count(DISTINCT m::text) FROM casts;
+-- Of the server's own types nobody can have made one, and one that is IMMUTABLE gives the same everywhere.
+CREATE FUNCTION feelings_text(feelings) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT ''feelings''';
+CREATE CAST (feelings AS text) WITH FUNCTION feelings_text(feelings);
+BEGIN;
+ALTER TABLE casts ADD COLUMN h json DEFAULT json_build_object('a', ROW(1, now()), 'b', ARRAY['(1,2)'::point]), ADD COLUMN i text DEFAULT ROW('a')::feelings || 'b';
+SELECT left(unit.operations(), 66) AS operation;
+ROLLBACK;
+
 -- A child that has the column already keeps its own default, and rows of its own get their own values.
 CREATE TABLE stable_parent (id int);
 CREATE TABLE stable_child (c text DEFAULT 'own') INHERITS (stable_parent);
