@@ -105,37 +105,6 @@ ddl_alike_generated(ColumnDef *column)
 	return NULL;
 }
 
-/*
- * The values of a new column for rows that are there.  If they differ by region, the
- * rows travel, and no region computes them (ddl_check.c).
- */
-static bool
-ddl_alike_fills(ColumnDef *column, const char *query)
-{
-	Type		type = LookupTypeName(NULL, column->typeName, NULL, true);
-	bool		alike = type == NULL || ((Form_pg_type) GETSTRUCT(type))->typtype != TYPTYPE_DOMAIN;
-	ListCell   *lc;
-
-	if (type != NULL)
-		ReleaseSysCache(type);
-	foreach(lc, column->constraints)
-	{
-		Constraint *constraint = lfirst_node(Constraint, lc);
-		ParseState *pstate;
-		Node	   *value;
-
-		if (constraint->contype != CONSTR_DEFAULT || type == NULL)
-			continue;
-		pstate = make_parsestate(NULL);
-		pstate->p_sourcetext = query;
-		value = transformExpr(pstate, copyObject(constraint->raw_expr), EXPR_KIND_COLUMN_DEFAULT);
-		value = ot_ddl_as_column(pstate, value, column->typeName);
-		alike &= value == NULL || ot_ddl_differs_elsewhere(value) || ot_ddl_is_built_in(value);
-		free_parsestate(pstate);
-	}
-	return alike;
-}
-
 /* The expression in a catalog's row, or NULL. */
 static Node *
 ddl_alike_stored(int cache, HeapTuple tuple, AttrNumber column)
@@ -229,55 +198,19 @@ ddl_alike_indexes_are_built_in(Relation rel)
 	return answer;
 }
 
-/*
- * Each region looks whether the rows of a new partition, and of the default one, are
- * where they belong, by the keys of all tables above, and builds the indexes.
- */
-static bool
-ddl_alike_checks(Oid relid)
+/* Gives back the locks of find_all_inheritors(): a child is locked once for each of its parents. */
+static void
+ddl_alike_unlock(List *relids, List *times_locked, LOCKMODE mode)
 {
-	Relation	parent = relation_open(relid, NoLock);
-	bool		alike = true;
 	ListCell   *lc;
+	ListCell   *times;
 
-	if (parent->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+	forboth(lc, relids, times, times_locked)
 	{
-		alike = ddl_alike_key_is_built_in(parent) && ddl_alike_indexes_are_built_in(parent);
-		foreach(lc, parent->rd_rel->relispartition ? get_partition_ancestors(relid) : NIL)
-		{
-			Relation	above = relation_open(lfirst_oid(lc), AccessShareLock);
-
-			alike &= ddl_alike_key_is_built_in(above);
-			relation_close(above, AccessShareLock);
-		}
+		for (int i = 0; i < lfirst_int(times); i++)
+			UnlockRelationOid(lfirst_oid(lc), mode);
 	}
-	relation_close(parent, NoLock);
-	return alike;
 }
-
-/*
- * For CREATE TABLE ... PARTITION OF: a default partition's rows, and foreign keys that
- * have to be put in order.  Who may not do that need lock nothing.
- */
-static bool
-ddl_alike_creates(CreateStmt *stmt)
-{
-	Oid			parent = stmt->partbound != NULL && stmt->inhRelations != NIL ?
-		RangeVarGetRelid(linitial_node(RangeVar, stmt->inhRelations), NoLock, true) : InvalidOid;
-	bool		alike = true;
-
-	if (!OidIsValid(parent) || !OT_OWNS_RELATION(parent))
-		return true;
-	LockRelationOid(parent, AccessExclusiveLock);
-	if (get_rel_relkind(parent) != '\0')
-		alike = ot_ddl_finds_order((Node *) stmt) &&
-			(!OidIsValid(get_default_partition_oid(parent)) || ddl_alike_checks(parent));
-	if (!alike)
-		UnlockRelationOid(parent, AccessExclusiveLock);
-	return alike;
-}
-
-/* ---- VALIDATE CONSTRAINT ---- */
 
 /* A foreign key's columns are compared, without the cast that somebody may have made. */
 static bool
@@ -320,6 +253,117 @@ ddl_alike_has_policies(Oid relid)
 	return answer;
 }
 
+/* What a foreign key refers to is found by a query that depends on nothing of users. */
+static bool
+ddl_alike_finds_keys(Oid foreign_key)
+{
+	HeapTuple	tuple = SearchSysCache1(CONSTROID, ObjectIdGetDatum(foreign_key));
+	bool		alike;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for constraint %u", foreign_key);
+	alike = ddl_alike_compares_key(tuple) &&
+		!ddl_alike_has_policies(((Form_pg_constraint) GETSTRUCT(tuple))->confrelid);
+	ReleaseSysCache(tuple);
+	return alike;
+}
+
+/*
+ * A partition gets the foreign keys of its parent, and each region looks whether its
+ * rows are as they should be.
+ */
+static bool
+ddl_alike_refers(Oid relid, RangeVar *name)
+{
+	Relation	parent = relation_open(relid, NoLock);
+	List	   *keys = copyObject(RelationGetFKeyList(parent));
+	List	   *partitions = NIL;
+	List	   *times_locked = NIL;
+	Oid			partition;
+	bool		alike = true;
+	ListCell   *lc;
+
+	relation_close(parent, NoLock);
+	foreach(lc, keys)
+		alike &= ddl_alike_finds_keys(lfirst_node(ForeignKeyCacheInfo, lc)->conoid);
+	if (keys == NIL || !alike)
+		return alike;
+	/* as ATTACH PARTITION does next */
+	partition = RangeVarGetRelid(name, AccessExclusiveLock, true);
+	if (!OidIsValid(partition))
+		return true;
+	partitions = find_all_inheritors(partition, AccessExclusiveLock, &times_locked);
+	foreach(lc, partitions)
+		alike &= !ddl_alike_has_policies(lfirst_oid(lc));
+	if (!alike)
+	{
+		ddl_alike_unlock(partitions, times_locked, AccessExclusiveLock);
+		UnlockRelationOid(partition, AccessExclusiveLock);
+	}
+	return alike;
+}
+
+/*
+ * Each region looks whether the rows of a new partition, and of the default one, are
+ * where they belong, by the keys of all tables above, and builds the indexes.
+ */
+static bool
+ddl_alike_checks(Oid relid)
+{
+	Relation	parent = relation_open(relid, NoLock);
+	bool		alike = true;
+	ListCell   *lc;
+
+	if (parent->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+	{
+		alike = ddl_alike_key_is_built_in(parent) && ddl_alike_indexes_are_built_in(parent);
+		foreach(lc, parent->rd_rel->relispartition ? get_partition_ancestors(relid) : NIL)
+		{
+			Relation	above = relation_open(lfirst_oid(lc), AccessShareLock);
+
+			alike &= ddl_alike_key_is_built_in(above);
+			relation_close(above, AccessShareLock);
+		}
+	}
+	relation_close(parent, NoLock);
+	return alike;
+}
+
+/* Who does not own the relation must not lock it. */
+static void
+ddl_alike_owns(const RangeVar *name, Oid relid, Oid old_relid, void *arg)
+{
+	if (OidIsValid(relid) && !OT_OWNS_RELATION(relid))
+		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(get_rel_relkind(relid)), name->relname);
+}
+
+/*
+ * For CREATE TABLE ... PARTITION OF: a default partition's rows, and foreign keys that
+ * have to be put in order.  Who may not do that need lock nothing.
+ */
+static bool
+ddl_alike_creates(CreateStmt *stmt)
+{
+	Oid			parent = stmt->partbound != NULL && stmt->inhRelations != NIL ?
+		RangeVarGetRelid(linitial_node(RangeVar, stmt->inhRelations), NoLock, true) : InvalidOid;
+	bool		alike;
+
+	if (!OidIsValid(parent) || !OT_OWNS_RELATION(parent))
+		return true;
+	/* the name may mean another table by then */
+	parent = RangeVarGetRelidExtended(linitial_node(RangeVar, stmt->inhRelations), AccessExclusiveLock,
+									  RVR_MISSING_OK, ddl_alike_owns, NULL);
+	if (!OidIsValid(parent))
+		return true;
+	alike = ot_ddl_finds_order((Node *) stmt) &&
+		(!OidIsValid(get_default_partition_oid(parent)) || ddl_alike_checks(parent));
+	if (!alike)
+		UnlockRelationOid(parent, AccessExclusiveLock);
+	return alike;
+}
+
+/* ---- VALIDATE CONSTRAINT ---- */
+
 /*
  * Each region looks whether its rows are as they should be.  Those of a foreign key it
  * finds by a query, to which policies apply.
@@ -337,13 +381,12 @@ ddl_alike_validates(Oid relid, const char *name)
 	constraint = (Form_pg_constraint) GETSTRUCT(tuple);
 	alike = ddl_alike_stored_is_built_in(CONSTROID, tuple, Anum_pg_constraint_conbin) &&
 		(constraint->contype != CONSTRAINT_FOREIGN ||
-		 (ddl_alike_compares_key(tuple) && !ddl_alike_has_policies(constraint->conrelid) &&
-		  !ddl_alike_has_policies(constraint->confrelid)));
+		 (ddl_alike_finds_keys(constraint->oid) && !ddl_alike_has_policies(constraint->conrelid)));
 	ReleaseSysCache(tuple);
 	return alike;
 }
 
-/* ---- ALTER COLUMN TYPE, and new columns that are generated ---- */
+/* ---- ALTER COLUMN TYPE, and new columns ---- */
 
 /*
  * The schema in which names are looked up first after pg_catalog, where nobody makes
@@ -385,6 +428,41 @@ ddl_alike_walk_for_hidden(Node *node, void *first_schema)
 			return true;
 	}
 	return expression_tree_walker(node, ddl_alike_walk_for_hidden, first_schema);
+}
+
+/*
+ * The values of a new column for rows that are there.  If they differ by region, the
+ * rows travel, and no region computes them (ddl_check.c).  The default itself may be
+ * gone again by COMMIT, so that it does not show in the catalogs; the column's type does.
+ */
+static bool
+ddl_alike_fills(ColumnDef *column, const char *query)
+{
+	Type		type = LookupTypeName(NULL, column->typeName, NULL, true);
+	Oid			first_schema = ddl_alike_first_schema();
+	bool		alike = type == NULL || ((Form_pg_type) GETSTRUCT(type))->typtype != TYPTYPE_DOMAIN;
+	ListCell   *lc;
+
+	if (type != NULL)
+		ReleaseSysCache(type);
+	foreach(lc, column->constraints)
+	{
+		Constraint *constraint = lfirst_node(Constraint, lc);
+		ParseState *pstate;
+		Node	   *written;
+		Node	   *value;
+
+		if (constraint->contype != CONSTR_DEFAULT || type == NULL)
+			continue;
+		pstate = make_parsestate(NULL);
+		pstate->p_sourcetext = query;
+		written = transformExpr(pstate, copyObject(constraint->raw_expr), EXPR_KIND_COLUMN_DEFAULT);
+		value = ot_ddl_as_column(pstate, written, column->typeName);
+		alike &= value == NULL || ot_ddl_differs_elsewhere(value) ||
+			(ot_ddl_is_built_in(value) && OidIsValid(first_schema) && !ddl_alike_walk_for_hidden(written, &first_schema));
+		free_parsestate(pstate);
+	}
+	return alike;
 }
 
 /*
@@ -469,8 +547,8 @@ static bool
 ddl_alike_command(Oid relid, AlterTableStmt *stmt, AlterTableCmd *command, const char *query)
 {
 	ColumnDef  *column = (ColumnDef *) command->def;
-	bool		adds = command->subtype == AT_AddColumn &&
-		!(command->missing_ok && OidIsValid(relid) && ot_ddl_keeps_column(stmt->cmds, relid, column->colname));
+	/* with IF NOT EXISTS, too: the column that is there may be gone by then */
+	bool		adds = command->subtype == AT_AddColumn;
 	Constraint *generated = adds ? ddl_alike_generated(column) : NULL;
 	ParseState *pstate;
 	Relation	rel;
@@ -482,7 +560,8 @@ ddl_alike_command(Oid relid, AlterTableStmt *stmt, AlterTableCmd *command, const
 	if (!OidIsValid(relid))
 		return command->subtype != AT_AlterColumnType;
 	if (command->subtype == AT_AttachPartition)
-		return ot_ddl_finds_order((Node *) stmt) && ddl_alike_checks(relid);
+		return ot_ddl_finds_order((Node *) stmt) && ddl_alike_checks(relid) &&
+			ddl_alike_refers(relid, castNode(PartitionCmd, command->def)->name);
 	if (command->subtype == AT_ValidateConstraint)
 		return ddl_alike_validates(relid, command->name);
 	if (command->subtype != AT_AlterColumnType && generated == NULL)
@@ -510,7 +589,6 @@ ddl_alike_alters(AlterTableStmt *stmt, const char *query)
 	bool		alike = true;
 	Oid			relid;
 	ListCell   *lc;
-	ListCell   *times;
 
 	foreach(lc, stmt->cmds)
 	{
@@ -531,12 +609,7 @@ ddl_alike_alters(AlterTableStmt *stmt, const char *query)
 	}
 	if (!alike && locks && OidIsValid(relid))
 	{
-		/* a child is locked once for each of its parents */
-		forboth(lc, rewritten, times, times_locked)
-		{
-			for (int i = 0; i < lfirst_int(times); i++)
-				UnlockRelationOid(lfirst_oid(lc), mode);
-		}
+		ddl_alike_unlock(rewritten, times_locked, mode);
 		UnlockRelationOid(relid, mode);
 	}
 	return alike;

@@ -15,7 +15,7 @@ const NO_WAIT: &str = "set lock_timeout = '10s'; set onetrip.statement_retries =
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ddl_of_two_sessions_is_carried_out_side_by_side() {
     let lab = start("side_by_side", "DDL of sessions of one region, side by side").await;
-    subjects!(lab, 3; migrations, every_statement, what_depends, run_again, those_that_wait, sequences, savepoints, unanswered);
+    subjects!(lab, 3; migrations, every_statement, what_depends, run_again, those_that_wait, parents, sequences, savepoints, unanswered);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -438,7 +438,14 @@ async fn those_that_wait(lab: &Lab) {
               create table waits_policies (id int primary key, to_id int); alter table waits_policies enable row level security;
               alter table waits_policies add constraint seen foreign key (to_id) references waits_policies not valid;
               create type waits_range as range (subtype = int);
-              create table waits_ranged (v int, r waits_range); create index on waits_ranged using gist (r)").await;
+              create table waits_ranged (v int, r waits_range); create index on waits_ranged using gist (r);
+              create function waits_json(waits_enum) returns json immutable language sql as 'select to_json(1)';
+              create cast (waits_enum as json) with function waits_json(waits_enum);
+              create table waits_casts (e waits_enum references waits_keyed) partition by list (e); create table waits_cast (e waits_enum);
+              create table waits_sees (i int, to_id int references waits_policies) partition by list (i);
+              create table waits_see (i int, to_id int);
+              create table waits_hides (i int, v int references waits_keyed) partition by list (i);
+              create table waits_hide (i int, v int); alter table waits_hide enable row level security").await;
     one.must("begin; alter table waits add column x int").await;
     other.must("set lock_timeout = '200ms'").await;
     for statement in [
@@ -474,6 +481,12 @@ async fn those_that_wait(lab: &Lab) {
         "alter sequence first_one_s_seq increment 3 restart with 1000",
         "alter table first_one add column t int default waits_of(1)",
         "alter table first_one add column t waits_domain",
+        "alter table first_one add column if not exists v int default waits_of(1)",
+        "set search_path = waits_before, public; alter table first_one add column t text default '(1)'::waits_enum",
+        // a user's cast that JSON is made with
+        "alter table first_one add column j json default to_json('(1)'::waits_enum)",
+        "alter table first_one add column j jsonb default jsonb_build_array(array['(1)'::waits_enum])",
+        "alter table first_one alter column e type json using to_json(e)",
         // generated columns: a function of a user's, a domain, a cast, what is not there yet, indexes built anew
         "alter table first_one add column g int generated always as (waits_of(v)) stored",
         "alter table first_one add column g waits_domain generated always as (v) stored",
@@ -491,6 +504,9 @@ async fn those_that_wait(lab: &Lab) {
         "alter table waits_indexed attach partition waits_part for values in (1)",
         "alter table waits_below attach partition waits_part for values in (1)",
         "create table waits_new partition of waits_parts for values in (2)",
+        "alter table waits_casts attach partition waits_cast for values in ('(1)')",
+        "alter table waits_sees attach partition waits_see for values in (1)",
+        "alter table waits_hides attach partition waits_hide for values in (1)",
         "alter table first_one add column r text default 'first_one'::regclass",
         "alter table first_one set (toast.autovacuum_enabled = off)",
         "alter table first_one validate constraint called",
@@ -509,6 +525,9 @@ async fn those_that_wait(lab: &Lab) {
     for statement in [
         "alter table first_one add column g int generated always as (v + 1) stored",
         "alter table first_one alter column v type bigint using abs(v)",
+        "alter table first_one add column if not exists v int default 1",
+        "alter table first_one add column j json default to_json(array[1, 2])",
+        "set search_path = waits_before, public; alter table first_one add column t timestamptz default now(), add column u uuid default gen_random_uuid(), add column f waits_enum default '(1)'",
         "set search_path = waits_before, public; alter table public.first_one alter column v type bigint",
         "alter table first_one validate constraint positive",
     ] {
@@ -527,6 +546,31 @@ async fn those_that_wait(lab: &Lab) {
     assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE, "{error}");
     other.must("commit").await;
     one.must("rollback to s; create schema waits_third; create table waits_third.t (i int); commit").await;
+    equal(lab).await;
+}
+
+/// The parent of a new partition is what its name means once the statement has the lock on it.
+async fn parents(lab: &Lab) {
+    let (one, other) = two(lab).await;
+    let third = lab.session(0).await;
+    one.must(
+        "create function parents_of(int) returns int immutable language plpgsql as 'begin return $1; end';
+         create table parents (i int) partition by list (i); create table parents_rest partition of parents default;
+         create table parents_next (i int) partition by list (parents_of(i));
+         create table parents_next_rest partition of parents_next default",
+    )
+    .await;
+    third.must("begin; create table parents_open (i int)").await;
+    one.must("begin; alter table parents rename to parents_before; alter table parents_next rename to parents").await;
+    other.must("set lock_timeout = '3s'").await;
+    let pid = other.pid().await.unwrap();
+    let waits = tokio::spawn(async move { other.refused("create table parents_1 partition of parents for values in (1)").await });
+    let waiting = format!("select count(*) from pg_locks where pid = {pid} and locktype = 'relation' and not granted");
+    until("the statement to wait", SOON, || async { Ok(number(&one, &waiting).await? == 1) }).await.unwrap();
+    one.must("commit").await;
+    let error = waits.await.unwrap();
+    assert_eq!(error.code(), &SqlState::LOCK_NOT_AVAILABLE, "{error}");
+    third.must("commit").await;
     equal(lab).await;
 }
 
