@@ -217,7 +217,7 @@ impl<S: Storage> Consensus<S> {
     fn has_what_others_lack(&self, id: NodeId) -> bool {
         let Some(begins) = self.begins.get(&id).copied() else { return false };
         let first = LogIndex(self.raft.store().first_index().unwrap_or(u64::MAX));
-        // What it has acknowledged says exactly how far its log goes.  What it shows does not: that counts entries behind
+        // What it has acknowledged says exactly how far its log goes.  What it shows does not: it counts entries behind
         // the last committed one.  One of which this leader knows nothing is in nobody's way: logs begin where their
         // segments do, and one that does not come back would keep the leader here for ever.
         let shows = |f: Follower| self.positions.get(&f.id).copied().unwrap_or_default();

@@ -39,8 +39,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.ways.get(&id).is_some_and(|ways| !ways.round_trips.is_empty())
     }
 
-    /// It reports to this node, or another member that does so reaches it.  If the leader alone does not reach it, there
-    /// may be a better place for the leader.
+    /// It reports to this node, or another member that does so reaches it.  If only the leader does not, there may be a
+    /// better place for the leader.
     fn is_reached(&self, id: NodeId, now: Duration) -> bool {
         self.is_there(id, now) || self.ways.keys().any(|other| self.way(*other, id, now).is_some())
     }

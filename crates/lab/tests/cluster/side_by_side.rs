@@ -564,7 +564,10 @@ async fn parents(lab: &Lab) {
     one.must("begin; alter table parents rename to parents_before; alter table parents_next rename to parents").await;
     other.must("set lock_timeout = '3s'").await;
     let pid = other.pid().await.unwrap();
-    let waits = tokio::spawn(async move { other.refused("create table parents_1 partition of parents for values in (1)").await });
+    let waits =
+        tokio::spawn(
+            async move { other.refused("create table parents_1 partition of parents for values in (1)").await },
+        );
     let waiting = format!("select count(*) from pg_locks where pid = {pid} and locktype = 'relation' and not granted");
     until("the statement to wait", SOON, || async { Ok(number(&one, &waiting).await? == 1) }).await.unwrap();
     one.must("commit").await;
