@@ -75,7 +75,9 @@ docs: setup-docs
 	@scripts/docs.sh $(BUILD_DIR)
 
 # The lab's programs, and the command that their clusters run: the product's, plus what only tests need.  The demo measures,
-# so it is built as the benches are; these files are in release/ too.
+# so it is built as the benches are, but without link-time optimization, which would take a minute more; these files are in
+# release/ too.
+demo: export CARGO_PROFILE_BENCH_LTO = off
 ## three regions on this machine, measured, then open to psql until Ctrl-C (ARGS='--once --seconds 5' and
 ## others; see ARGS=--help)
 demo: setup
