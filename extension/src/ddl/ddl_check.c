@@ -973,6 +973,21 @@ ddl_check_defaults(AlterTableStmt *stmt, const char *query)
 	}
 }
 
+/*
+ * LIKE and new partitions name their copies of two indexes by the columns of these, in the
+ * order of OIDs, which is compared when an index is made and may differ later.
+ */
+static void
+ddl_check_index_column(RenameStmt *stmt)
+{
+	Oid			relid = stmt->renameType == OBJECT_COLUMN && stmt->relation ?
+		RangeVarGetRelid(stmt->relation, NoLock, true) : InvalidOid;
+	char		kind = OidIsValid(relid) ? get_rel_relkind(relid) : '\0';
+
+	if (kind == RELKIND_INDEX || kind == RELKIND_PARTITIONED_INDEX)
+		ot_ddl_refuse("another name of an index's column", "Only PostgreSQL uses it, to make up names of other indexes.");
+}
+
 /* Raises 0A000 for a statement that would be recorded but must not be. */
 void
 ot_ddl_check_recorded(Node *stmt, const char *query)
@@ -983,6 +998,9 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 		case T_AlterTableStmt:
 			ddl_check_alter_type((AlterTableStmt *) stmt, query);
 			ddl_check_defaults((AlterTableStmt *) stmt, query);
+			break;
+		case T_RenameStmt:
+			ddl_check_index_column((RenameStmt *) stmt);
 			break;
 		case T_IndexStmt:
 			if (((IndexStmt *) stmt)->concurrent && ((IndexStmt *) stmt)->unique)
