@@ -119,7 +119,9 @@ mod tests {
         let mut server = std::process::Command::new(&program).arg("60").current_dir(data.path()).spawn().unwrap();
         let pid_file = data.path().join(PID_FILE);
         std::fs::write(&pid_file, "").unwrap();
+        let deadline = Instant::now() + ENDS_WITHIN;
         while processes_of(data.path()).is_empty() {
+            assert!(Instant::now() < deadline, "it does not show");
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(processes_left(data.path()).len(), 1, "it runs");
